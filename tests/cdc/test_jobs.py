@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from mergerepl.delta.table import open_table
 from mergerepl.model.cdc import JobEvent
 from mergerepl.spark import session as engine
 from tests.cdc.databases import add, enabled, entries, lsns, new_table
+from tests.waiting import waited
 
 ORDERS = "dbo_orders"
 
@@ -128,13 +127,6 @@ def test_the_agent_does_what_is_asked_at_each_look(spark: SparkSession, replica_
     ] == [11]
 
 
-def waited_for(done: Callable[[], bool], *, seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.1)
-
-
 def started(root: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "mergerepl", "agent", "run", "-f", str(root), "--json"],
@@ -209,12 +201,12 @@ def test_an_agent_that_ends_leaves_no_jvm(replica_dir: Path, number: signal.Sign
     process = started(replica_dir)
     try:
         add(replica_dir / "orders", {2: ("b", 2)})
-        waited_for(lambda: len(entries(database)) == 2)
+        waited(lambda: len(entries(database)) == 2)
         jvms = children(process.pid)
         assert jvms
         os.kill(process.pid, number)
         assert process.wait(timeout=60) == (0 if number == signal.SIGTERM else -number)
-        waited_for(lambda: not any(map(is_alive, jvms)), seconds=60)
+        waited(lambda: not any(map(is_alive, jvms)), seconds=60)
     finally:
         process.kill()
         process.communicate()

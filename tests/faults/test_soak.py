@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,6 +24,7 @@ from tests.faults.soak_writer import KEYS
 from tests.faults.tokens import DELETE_LOST, Ledger, Logged, Write
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
+from tests.waiting import waited
 
 ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("MERGEREPL_SOAK_SECONDS", "40"))
@@ -111,14 +111,6 @@ class Agent:
         return sum("error" in line for line in self._rounds())
 
 
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    """Wait for something that other processes do."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
 def write_all(folder: Path) -> list[Write]:
     """Let all users write for a while; return what they committed."""
     running = {}
@@ -153,7 +145,12 @@ def test_inv_01_02_06_07_users_and_agents_at_once(
     with ExitStack() as stack:
         agents = [stack.enter_context(Agent(network, name)) for name in SUBSCRIBERS]
         # Each carries the first rows over: then its engine is warm, and the users' time is spent beside sessions.
-        wait_until(lambda: all(each.moved() for each in agents), "the agents' first sessions")
+        waited(
+            lambda: all(each.moved() for each in agents),
+            seconds=PATIENCE_S,
+            every_s=0.2,
+            what=lambda: "the agents' first sessions",
+        )
         before = [each.moved() for each in agents]
         writes = starts + write_all(replica_dir)
         sessions = [each.moved() - first for each, first in zip(agents, before, strict=True)]

@@ -16,27 +16,11 @@ SUBSCRIBERS = {"north": 75.0, "south": 50.0}
 Row = dict[str, Any]
 
 
-class Star:
-    """The publication `sales` with the articles `by_row` and `by_column`, which have the same rows."""
+class Published:
+    """The folders of a publication: `mergerepl.yml` beside its replicas."""
 
-    def __init__(
-        self, root: Path, resolver: str = "priority", subscribers: Sequence[str] = ("north", "south")
-    ) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.subscribers = subscribers
-        rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "a": ["x"] * 3, "b": ["y"] * 3})
-        articles = []
-        for tracking in ("row", "column"):
-            write_deltalake(str(root / "hq" / f"by_{tracking}"), rows)
-            articles.append(
-                f"  - {{name: by_{tracking}, key: [id], tracking: {tracking}, resolver: {{name: {resolver}}}}}"
-            )
-        stated = [f"  - {{subscriber: ./{n}, type: server, priority: {SUBSCRIBERS[n]}}}" for n in subscribers]
-        lines = ["publication: sales", "publisher: ./hq", "retention: 14 days", "articles:", *articles]
-        (root / "mergerepl.yml").write_text(
-            "\n".join([*lines, "subscriptions:", *stated, ""]), encoding="utf-8"
-        )
-        self.project.apply()
 
     @property
     def project(self) -> mergerepl.Project:
@@ -51,6 +35,29 @@ class Star:
         """Return the rows of a table by their key."""
         found = self.table(replica, name).to_pyarrow_table().to_pylist()
         return {row.pop("id"): row for row in found}
+
+
+class Star(Published):
+    """The publication `sales` with the articles `by_row` and `by_column`, which have the same rows."""
+
+    def __init__(
+        self, root: Path, resolver: str = "priority", subscribers: Sequence[str] = ("north", "south")
+    ) -> None:
+        super().__init__(root)
+        self.subscribers = subscribers
+        rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "a": ["x"] * 3, "b": ["y"] * 3})
+        articles = []
+        for tracking in ("row", "column"):
+            write_deltalake(str(root / "hq" / f"by_{tracking}"), rows)
+            articles.append(
+                f"  - {{name: by_{tracking}, key: [id], tracking: {tracking}, resolver: {{name: {resolver}}}}}"
+            )
+        stated = [f"  - {{subscriber: ./{n}, type: server, priority: {SUBSCRIBERS[n]}}}" for n in subscribers]
+        lines = ["publication: sales", "publisher: ./hq", "retention: 14 days", "articles:", *articles]
+        (root / "mergerepl.yml").write_text(
+            "\n".join([*lines, "subscriptions:", *stated, ""]), encoding="utf-8"
+        )
+        self.project.apply()
 
     def write(self, replica: str, key: int, values: Mapping[str, str | None]) -> None:
         """Update a row of both tables."""

@@ -1,16 +1,15 @@
 """Schema changes and replaced tables travel in publications with row filters, for filtered articles as well."""
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-import mergerepl
 from tests.faults.deaths import dies
 from tests.replacements import create_or_replace
+from tests.schema.stars import Published
 
 pytestmark = pytest.mark.slow
 TABLES = ("customers", "orders", "items")
@@ -31,11 +30,11 @@ subscriptions:
 """
 
 
-class Network:
+class Network(Published):
     """A publisher whose customers are filtered by region; orders follow them, and everybody has all items."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        super().__init__(root)
         ids = pa.array([1, 2, 3], pa.int64())
         regions = ["North", "South", "South"]
         write_deltalake(str(root / "hq/customers"), pa.table({"id": ids, "region": regions, "a": ["x"] * 3}))
@@ -43,19 +42,6 @@ class Network:
         write_deltalake(str(root / "hq/items"), pa.table({"id": ids, "a": ["x"] * 3}))
         (root / "mergerepl.yml").write_text(FILE, encoding="utf-8")
         self.project.apply()
-
-    @property
-    def project(self) -> mergerepl.Project:
-        """The project, as a new process sees it."""
-        return mergerepl.Project.load(self.root / "mergerepl.yml")
-
-    def table(self, replica: str, name: str) -> DeltaTable:
-        """Return a table at its head."""
-        return DeltaTable(str(self.root / replica / name))
-
-    def rows(self, replica: str, name: str) -> dict[int, dict[str, Any]]:
-        """Return the rows of a table by their key."""
-        return {row.pop("id"): row for row in self.table(replica, name).to_pyarrow_table().to_pylist()}
 
     def settle(self) -> None:
         """Synchronize both subscribers; only the first one has edits of its own."""

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from mergerepl.store.register_state import read_register
 from mergerepl.store.storage import storage
 from tests.store.order_tables import add, edit, rows_of, write_orders
 from tests.store.proxy import Proxy
+from tests.waiting import waited
 
 _PATIENCE_S = 120.0
 
@@ -63,13 +63,6 @@ def processes(proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     started.kill()
 
 
-def waited(is_so: Callable[[], bool]) -> bool:
-    ends = time.monotonic() + _PATIENCE_S
-    while not (so := is_so()) and time.monotonic() < ends:
-        time.sleep(0.5)
-    return so
-
-
 @pytest.mark.slow
 def test_agents_of_one_bucket_work_one_at_a_time_and_take_over(
     processes: Processes, bucket: str, tmp_path: Path
@@ -91,11 +84,11 @@ def test_agents_of_one_bucket_work_one_at_a_time_and_take_over(
 
     processes.run("apply")
     first = processes.begin("agent", "run", "--interval", "1s")
-    assert waited(is_held), processes.end(first)
+    waited(is_held, every_s=0.5, what=lambda: processes.end(first))
     edit(hq, ("qty=77", "id < 5"))
     add(north, 100)
     add(hq, 301)
-    assert waited(is_equal)
+    waited(is_equal, every_s=0.5)
     assert (processes.agent()["pid"], processes.agent()["jobs"][0]["job_type"]) == (first.pid, "sync")
     # A command has the replicas between two rounds; a second agent does not get the first one's lock.
     assert "is in use: agent by process" in processes.run("agent", "run", code=3)[1]
@@ -103,11 +96,11 @@ def test_agents_of_one_bucket_work_one_at_a_time_and_take_over(
 
     os.kill(first.pid, signal.SIGSTOP)
     second = processes.begin("agent", "run", "--interval", "1s")
-    assert waited(lambda: processes.agent()["pid"] == second.pid)
+    waited(lambda: processes.agent()["pid"] == second.pid, every_s=0.5)
     os.kill(first.pid, signal.SIGCONT)
     assert "was taken over by another agent" in processes.end(first, code=3)[1]
     edit(north, ("item='north'", "id = 100"))
-    assert waited(is_equal)
+    waited(is_equal, every_s=0.5)
 
     second.kill()
     processes.end(second, -signal.SIGKILL)
@@ -117,6 +110,6 @@ def test_agents_of_one_bucket_work_one_at_a_time_and_take_over(
     assert processes.agent()["pid"] is not None
     assert (tmp_path / ".mergerepl.agent.log").exists()
     edit(hq, ("delete", "id = 100"))
-    assert waited(is_equal)
+    waited(is_equal, every_s=0.5)
     processes.run("agent", "stop")
     assert (processes.agent()["pid"], is_held()) == (None, False)

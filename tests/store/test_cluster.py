@@ -7,8 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from mergerepl.store.objects import storage_options
 from mergerepl.store.register import state_of
 from mergerepl.store.storage import storage
 from tests.store.proxy import Proxy
+from tests.waiting import waited
 
 SPARK_HOME = Path(pyspark.__file__).resolve().parent
 PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
@@ -72,9 +72,13 @@ class Cluster:
         }
         self.conf.write_text(page + "".join(f"{name} {value}\n" for name, value in more.items()))
         self._daemon("master.Master", "--port", "0")
-        self.master = waited(lambda: self._said("master.log", "Starting Spark master at "))
+        self.master = waited(
+            lambda: self._said("master.log", "Starting Spark master at "), seconds=_PATIENCE_S
+        )
         self.workers = [self.worker(number) for number in (1, 2)]
-        waited(lambda: (logs / "master.log").read_text().count("Registering worker") == 2)
+        waited(
+            lambda: (logs / "master.log").read_text().count("Registering worker") == 2, seconds=_PATIENCE_S
+        )
 
     def _said(self, log: str, words: str) -> str:
         return (self.logs / log).read_text().partition(words)[2].partition("\n")[0].strip()
@@ -119,7 +123,7 @@ class Cluster:
         given = ("--master", self.master, "--properties-file", str(self.conf), "--driver-memory", "1g")
         command = [str(SPARK_HOME / "bin" / "spark-submit"), *given, str(job), *words]
         environment = {**self.environment, **({"MERGEREPL_FAILPOINT": failpoint} if failpoint else {})}
-        # Spark says much: a pipe that nobody reads would stop it.
+        # Spark says much: a full pipe would stop it.
         with open(self.logs / "shown", "w") as shown, open(self.logs / "said", "w") as said:
             begun = subprocess.Popen(
                 command, cwd=folder, env=environment, stdout=shown, stderr=said, start_new_session=True
@@ -143,14 +147,6 @@ def kill(process: "subprocess.Popen[Any]") -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def waited(found: Callable[[], Any]) -> Any:
-    ends = time.monotonic() + _PATIENCE_S
-    while not (value := found()) and time.monotonic() < ends:
-        time.sleep(0.2)
-    assert value
-    return value
 
 
 @pytest.fixture
@@ -231,7 +227,11 @@ def test_a_sync_survives_a_killed_worker(sites: Sites) -> None:
     assert "do not see" in sites.run("doctor", "--start-engine", "-f", "laptop.yml", code=1)
     sync = sites.begin("sync", "--engine", "spark", "--json")
     staging = sites.hq.join("_mergerepl", "staging")
-    waited(lambda: sync.poll() is not None or storage(staging).list_from(staging))
+    waited(
+        lambda: sync.poll() is not None or storage(staging).list_from(staging),
+        seconds=_PATIENCE_S,
+        every_s=0.2,
+    )
     kill(sites.cluster.workers[0])
     (done,) = json.loads(sites.cluster.end(sync))["sessions"]
     assert done["status"] == "succeeded"

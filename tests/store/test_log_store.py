@@ -1,25 +1,19 @@
 """The log store's JAR is the one that its source makes; the JARs for S3 come from the user or the cache."""
 
 import os
-from importlib import util
 from pathlib import Path
 
 import pytest
 
 from mergerepl.spark import artifacts, jars, stores
-
-ROOT = Path(__file__).parents[2]
+from tests.project_scripts import script
 
 
 def test_the_jar_is_built_from_its_source() -> None:
-    spec = util.spec_from_file_location("logstore", ROOT / "scripts" / "logstore.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    if script.compiler() is None or not all(map(jars.is_intact, (*artifacts.DELTA, *artifacts.S3))):
+    made = script("logstore")
+    if made.compiler() is None or not all(map(jars.is_intact, (*artifacts.DELTA, *artifacts.S3))):
         pytest.skip("needs the javac of a JDK 17, and the JARs that scripts/setup fetches")
-    assert script.main(["--check"]) is None
+    assert made.main(["--check"]) is None
 
 
 def test_a_users_own_hadoop_aws_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

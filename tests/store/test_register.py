@@ -348,7 +348,7 @@ def test_a_lease_that_could_not_write_fences_leaves_that_to_the_next_one(hq, mon
 def test_the_register_of_an_agent_is_none_of_the_root(bucket: str) -> None:
     root = Location.of(f"s3://{bucket}/hq")
     with lease(root, purpose="agent", file=AGENT_LOCK):
-        # What is known of the tables would stay known between rounds, in which others write them.
+        # Known states of tables would stay known between rounds, and others write the tables then.
         assert registers_above(root / "orders") == []
         with lease(root, purpose="mergerepl sync"):
             assert [each.at.name for each in registers_above(root / "orders")] == [LOCK_FILE]

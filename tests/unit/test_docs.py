@@ -5,7 +5,7 @@ import inspect
 import json
 import re
 from dataclasses import fields
-from importlib import import_module, util
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -20,6 +20,7 @@ from mergerepl.model import results
 from mergerepl.model.refused_pairs import REFUSED
 from tests import project_files as config
 from tests.commands_of_docs import NOT_TYPED, PLAYED, blocks, commands
+from tests.project_scripts import script
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -37,10 +38,7 @@ def headings(text: str) -> set[str]:
 
 
 def test_the_command_reference_is_what_help_says():
-    spec = util.spec_from_file_location("cli_reference", ROOT / "scripts" / "cli_reference.py")
-    script = util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert read("cli.md") == script.page(), "run: python scripts/cli_reference.py"
+    assert read("cli.md") == script("cli_reference").page(), "run: python scripts/cli_reference.py"
 
 
 def test_every_error_has_its_paragraph():

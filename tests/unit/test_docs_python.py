@@ -1,7 +1,6 @@
 """docs/python.md names the original's procedures, and docs/api.md is what the docstrings say."""
 
 import re
-from importlib import util
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,17 @@ import pytest
 import mergerepl
 from mergerepl import cdc, tracking, transactional
 from mergerepl.cdc import tsql
+from tests.project_scripts import script
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
 def test_the_reference_is_what_the_docstrings_say() -> None:
-    spec = util.spec_from_file_location("api_reference", ROOT / "scripts" / "api_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.page() == API, "run: python scripts/api_reference.py"
-    assert script.prose(script.entry) == "Return a method with its signature and docstring.\n"
-    assert script.escaped("a_b *and* `c_d`") == r"a\_b \*and\* `c_d`"
+    made = script("api_reference")
+    assert made.page() == API, "run: python scripts/api_reference.py"
+    assert made.prose(made.entry) == "Return a method with its signature and docstring.\n"
+    assert made.escaped("a_b *and* `c_d`") == r"a\_b \*and\* `c_d`"
 
 
 @pytest.mark.parametrize("package", [mergerepl, cdc, tracking, transactional])

@@ -1,13 +1,13 @@
 """docs/system-tables.md is what the code's schemas say, and every table and column stands in it."""
 
 import re
-from importlib import util
 from pathlib import Path
 
 import pytest
 
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 from mergerepl.systables.registry import ALL
+from tests.project_scripts import script
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "system-tables.md"
@@ -19,12 +19,8 @@ def sections() -> dict[str, str]:
 
 
 def test_the_page_is_what_the_code_says():
-    spec = util.spec_from_file_location(
-        "system_tables_reference", ROOT / "scripts" / "system_tables_reference.py"
-    )
-    script = util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert PAGE.read_text(encoding="utf-8") == script.page(), "run: python scripts/system_tables_reference.py"
+    made = script("system_tables_reference").page()
+    assert PAGE.read_text(encoding="utf-8") == made, "run: python scripts/system_tables_reference.py"
 
 
 @pytest.mark.parametrize("table", ALL, ids=lambda table: table.name)

@@ -9,8 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from mergerepl.agents.server import CommandServer
 from mergerepl.cli.report.table import Table
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import NoProgress, Progress
+from tests.waiting import waited
 
 WAIT_S = 60.0
 
@@ -213,7 +213,7 @@ def test_an_agent_that_ends_lets_those_who_wait_run_themselves(root: Path) -> No
     with ExitStack() as client:
         with CommandServer([root], lambda *_: 0) as desk:
             messages = client.enter_context(asking(root, "first"))
-            wait_for(lambda: desk._waiting.qsize() == 1)
+            waited(lambda: desk._waiting.qsize() == 1, seconds=WAIT_S, every_s=0.02)
         with pytest.raises(ConnectionError):
             messages.receive(timeout_s=WAIT_S)
     assert connect(root, timeout_s=1) is None
@@ -293,7 +293,7 @@ def test_a_client_is_shown_that_it_waits(root: Path) -> None:
             first.send(go=True)
             assert agent.began.wait(WAIT_S)
             client = subprocess_client(root)
-            wait_for(lambda: agent._desk._waiting.qsize() == 1)
+            waited(lambda: agent._desk._waiting.qsize() == 1, seconds=WAIT_S, every_s=0.02)
             assert client.stderr is not None
             waits = client.stderr.readline()
             agent.may_go_on.set()
@@ -301,13 +301,6 @@ def test_a_client_is_shown_that_it_waits(root: Path) -> None:
     assert (client.returncode, said) == (7, "a\n1\ncafé\n")
     assert "wait for the agent, which is at work" in waits
     assert complaints.endswith("beware\n")
-
-
-def wait_for(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def subprocess_client(root: Path, *options: str) -> "subprocess.Popen[str]":
