@@ -26,7 +26,7 @@ PRODUCTS = (transactional, cdc, tracking)
 HIDDEN = "SqlCeChangeTracking"
 """Its members are those of the original: docs/python.md lists them."""
 RESULTS = [each for _, each in inspect.getmembers(tasks, is_dataclass) if each.__module__ == tasks.__name__]
-"""What methods return that no package names."""
+"""Classes that methods return and no package names."""
 MORE = {"mergerepl": [Partitions, Schema, *RESULTS]}
 _MARKUP = re.compile(r"(`[^`]*`)|([*_<>|\[\]])")
 _SECTION = re.compile(r"^(Args|Raises|Returns|Attributes): *", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What a reader types from the docs: the blocks of a page, typed in this process."""
+"""The blocks of a page of the docs, typed in this process as a reader types them."""
 
 import re
 import shlex
@@ -36,7 +36,7 @@ NOT_TYPED = {
     "abort ": "needs a session that cannot be finished: tests/faults/test_give_up.py",
     "--procedures": "needs procedures: tests/transactional/test_procedures.py",
 }
-"""What commands have that the play of a page leaves out -> why, and where the same is tested."""
+"""Parts of commands that the play of a page leaves out -> why, and the test that has the same."""
 
 
 class Block(NamedTuple):

@@ -50,7 +50,7 @@ def status(
         if write_metrics is None:
             found = run.place.project.status(*replicas, type=type)
         else:
-            # What is written has the state of all: nothing is read twice.
+            # The metrics have the state of all: nothing is read twice.
             measured = write_metrics()
             found = run.place.project.status(*replicas, type=type) if replicas or type else measured.statuses
     except MergeReplError as error:

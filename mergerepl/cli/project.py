@@ -144,7 +144,7 @@ def sync(
     progress = run.progress
     if metrics_file is not None and run.dry_run:
         raise click.UsageError("A dry run writes no --metrics-file.")
-    # Who handed over writes the file.
+    # The process that handed the command over writes the file.
     is_measured = metrics_file is not None and not is_handed_over
     write_metrics = metrics_writer(run, metrics_file or "") if is_measured else lambda: None
 

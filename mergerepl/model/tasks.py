@@ -243,7 +243,7 @@ class Reinit:
 
 @dataclass(frozen=True)
 class ReinitResult(HtmlResult):
-    """The subscribers that were filled again; `articles` of merge publications. Of a dry run what would be done."""
+    """The subscribers that were filled again; `articles` of merge publications. A dry run states the plan."""
 
     subscribers: tuple[str, ...]
     articles: Listing[Reinit] = field(default_factory=lambda: Listing(()))

@@ -179,7 +179,7 @@ def test_windows_outside_the_interval_are_refused(shop: Shop) -> None:
     with pytest.raises(cdc.LsnRangeError) as refused:
         instance(root, LINES).net_changes(low, high)
     assert refused.value.reason == "no_net_changes"
-    # Both instances of a table have one key, so that a second one with a key is no way out.
+    # Both instances of a table have one key: a second one cannot bring another.
     assert "disable the instances of its table, then enable one with a key" in refused.value.message
     for error, call in (
         (22985, lambda: instance(root, "nobody").changes(low, high)),

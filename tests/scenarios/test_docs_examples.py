@@ -1,4 +1,4 @@
-"""What a reader types from the tutorial and from pages about the same tables, typed in the order of the pages."""
+"""A reader types the tutorial and pages about the same tables, in the order of the pages."""
 
 import re
 from itertools import count

@@ -1,4 +1,4 @@
-"""What a reader types from the README, from its first table to the dashboard."""
+"""A reader types the README, from its first table to the dashboard."""
 
 from pathlib import Path
 from typing import Any

@@ -18,7 +18,7 @@ from tests.pictures import NAMES, RECORDS, picture
 
 AXE = "axe-core@4.10.3"
 UNSURE = {"color-contrast"}
-"""What axe leaves to people: texts in a drawing, whose ground it does not see. They are dark on light, or light on dark."""
+"""axe leaves texts in a drawing to people: it does not see their ground. They are dark on light, or light on dark."""
 
 
 @pytest.fixture(scope="module")

@@ -132,7 +132,7 @@ def _moved(
     """Move the definition and capture the rows that the same commits changed."""
     replica, article = recorder.replica, at.article
     if move.gap is not None:
-        # Before the capture: one that dies is made again, but nobody looks at a table again once it is captured.
+        # Before the capture: a capture that dies is made again, and no step looks at a captured table again.
         set_properties_again(recorder.spark_of, replica, article)
         failpoint("replace.after_properties")
     after = info

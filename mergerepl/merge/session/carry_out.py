@@ -171,7 +171,7 @@ def _carry_out_side(
                 replica=str(replica.root),
             )
         rounds.append(replace(side, changeset=stage_late_round(late)))
-    # Before the captured versions pass it: nobody would look at the table again.
+    # Before the captured versions pass it: no step looks at a captured table again.
     for article in replaced.values():
         set_properties_again(lambda: conflict_log.choice.spark, replica, article)
     _save_bookkeeping(replica, [each.work for each in rounds], captured, changeset.manifest.number)

@@ -90,7 +90,7 @@ def _preview(session: OpenSession) -> SessionResult:
     folder = Location.of(tempfile.mkdtemp(prefix="mergerepl-preview-"))
     try:
         if not choice.in_process:
-            # What executors write to a folder of their own is not here.
+            # Executors may write to a folder of their own, which is not seen here.
             require_shared_folders(choice.spark, folder)
         sides = {name: planned(side) for name, side in sides.items()}
         plan = session_plan(sides, upload=request.upload, download=request.download)
