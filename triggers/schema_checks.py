@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mergerepl.delta.tables import Commit
 
 
-ADDED = "was added"
-"""The end of the problem of a column that a session may follow."""
+ADDED, LOST = "was added", "was dropped or renamed"
+"""The ends of the problems of columns that a session may follow."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,28 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
             f"Article '{at.article.name}' at '{at.root}': {another_column(name, commit.version, commit.operation)} This "
             "change does not travel: its values would replace the published ones at every replica. Nothing was changed. Go "
             f"back with {_restore(at.path, commit.version)}; or {begin_again(is_publisher=at.is_publisher)}.",
+            replica=str(at.root),
+            article=at.article.name,
+            table=str(at.path),
+            column=name,
+            version=commit.version,
+        )
+
+
+def check_merged_columns(at: ArticleTable, window: "FeedWindow") -> None:
+    """Check that a table still has the columns that rows were staged for, under their names.
+
+    Raises: SchemaMismatchError.
+    """
+    for column in window.schema.top:
+        name, commit = column.first_name, column.lost
+        if name not in at.article.columns or name == column.name or commit is None:
+            continue
+        raise SchemaMismatchError(
+            f"Article '{at.article.name}' at '{at.root}': column '{name}' was renamed or dropped at version "
+            f"{commit.version} ({commit.operation}) while a session was under way. Its rows stay staged. Undo that with "
+            f"ALTER TABLE … RENAME COLUMN, or with {_restore(at.path, commit.version)}; run `mergerepl sync`, then "
+            "change the column again.",
             replica=str(at.root),
             article=at.article.name,
             table=str(at.path),
@@ -204,8 +226,8 @@ def require_columns(article: PublishedArticle, table: Location, present: Collect
     lost = next((name for name in article.columns if name not in present), None)
     if lost is not None:
         raise SchemaMismatchError(
-            f"Article '{article.name}': published column '{lost}' was dropped or renamed in '{table}'. Schema changes do "
-            "not travel in this version; until it is undone, no session captures this table.",
+            f"Article '{article.name}': published column '{lost}' {LOST} in '{table}'. Run `mergerepl sync`, which follows "
+            "a change of columns or says why it does not travel.",
             article=article.name,
             table=str(table),
         )
@@ -226,7 +248,7 @@ def schema_problem(
     present = {column["name"]: column for column in metadata.fields}
     for name, type_ in zip(article.columns, article.types, strict=True):
         if name not in present:
-            return f"published column '{name}' was dropped or renamed"
+            return f"published column '{name}' {LOST}"
         stored = ddl_of(present[name]["type"])
         if stored != type_:
             return f"published column '{name}' changed its type from {type_} to {stored}"

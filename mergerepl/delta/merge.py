@@ -65,6 +65,7 @@ def merge_rows(
     left_out_columns: Sequence[str] = (),
     small_rows: Callable[[], SmallRows] | None = None,
     choice: EngineChoice | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Commit:
     """Bring a table to the staged final state of the rows with an action, in one MERGE that happens once.
 
@@ -78,7 +79,7 @@ def merge_rows(
     was deleted after `from_version_exclusive` and is inserted now gets its former values of these columns back.
 
     `small_rows` gives the rows to delta-rs, which merges them if it may; otherwise, and by default, Spark merges.
-    `choice` counts the table if delta-rs may not.
+    `choice` counts the table if delta-rs may not. `check` is called before each attempt.
 
     Returns: Our commit; it changes no data if the table already was in the final state.
 
@@ -89,6 +90,7 @@ def merge_rows(
 
     def merge() -> None:
         nonlocal small_rows, ranges
+        check()
         if small_rows is not None:
             try:
                 merge_by_delta_rs(

@@ -60,7 +60,15 @@ from mergerepl.delta.transactions import (
     session_with_mark,
     transaction_version,
 )
-from mergerepl.delta.writes import add_columns, append, compact, overwrite, retype_columns, state_features
+from mergerepl.delta.writes import (
+    add_columns,
+    alter_table,
+    append,
+    compact,
+    overwrite,
+    retype_columns,
+    state_features,
+)
 
 if TYPE_CHECKING:
     from mergerepl.delta.merge import analyse_merge, merge_into, merge_rows, merges_prepared

@@ -159,6 +159,16 @@ def add_columns(
     session.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({named})")
 
 
+def alter_table(
+    spark_of: "Callable[[], SparkSession]", path: Location, change: str, mark: CommitMark
+) -> None:
+    """Change a table's columns by ALTER TABLE, in a marked commit; `change` is what follows the table's name."""
+    forget_head(path)
+    session = session_with_mark(spark_of(), mark)
+    before_write()
+    session.sql(f"ALTER TABLE delta.{quote(str(path))} {change}")
+
+
 def _declared(column: Field) -> str:
     comment = column["metadata"].get("comment")
     said = f" COMMENT {literal(str(comment))}" if comment is not None else ""

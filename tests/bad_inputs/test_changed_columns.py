@@ -74,6 +74,10 @@ def add_amount(body: Schema) -> None:
     body["fields"].append(column("amount", "double", **metadata))
 
 
+def rename_key(body: Schema) -> None:
+    body["fields"][0]["name"] = "number"
+
+
 def exchange_names(body: Schema) -> None:
     """Leave two columns of one type as three renames leave them."""
     _, region, amount = body["fields"]
@@ -93,7 +97,7 @@ CHANGES: list[Any] = [
     pytest.param(altered(drop), "'amount' was dropped or renamed", id="68 dropped"),
     pytest.param(altered(rename), "'region' was dropped or renamed", id="68 renamed"),
     pytest.param(mapped(drop), "'amount' was dropped or renamed", id="68 dropped with column mapping"),
-    pytest.param(mapped(rename), "'region' was dropped or renamed", id="68 renamed with column mapping"),
+    pytest.param(mapped(rename_key), "'id' was dropped or renamed", id="68 key renamed with column mapping"),
 ]
 
 

@@ -7,12 +7,14 @@ import pytest
 
 from mergerepl.delta.feed.window import FeedPosition, FeedWindow
 from mergerepl.delta.log import Commit
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.tables import TableState
 from mergerepl.errors import SchemaMismatchError
 from mergerepl.merge.schema.moves import Follower, Move
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import first_definition
 from mergerepl.store.location import Location
-from tests.metadata_commits import alter, own, plain, replaced, restored
+from tests.metadata_commits import alter, own, plain, replaced, restored, table
 from triggers.schema_checks import ArticleTable
 
 ARTICLE = PublishedArticle(
@@ -25,15 +27,26 @@ ADD_C = own("add", 2, A_C, "c")
 EDIT = replace(alter(None), data_change=True)
 
 
-def next_move(commits: Sequence[Commit], filtered: Sequence[str] = ()) -> Move | None:
+def next_move(
+    commits: Sequence[Commit],
+    filtered: Sequence[str] = (),
+    *,
+    before: TableMetadata = A,
+    is_publisher: bool = False,
+) -> Move | None:
     numbered = tuple(replace(each, version=version) for version, each in enumerate(commits, 1))
     window = FeedWindow(
         Location.of("/t"), FeedPosition("t", 0, "0:x"), len(numbered), len(numbered), numbered
     )
-    window.__dict__["before"] = A
-    definition = first_definition(["a"], ["int"])
-    # Nothing of the article counts at a subscriber.
-    at = ArticleTable(ARTICLE, Location.of("/r"), "me", is_publisher=False)
+    window.__dict__["before"] = before
+    last = [each.metadata for each in numbered if each.metadata is not None][-1]
+    window.__dict__["table"] = TableState(
+        *(Location.of("/t"), 0, last, 1, 7, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
+    )
+    columns = [column["name"] for column in before.fields]
+    definition = first_definition(columns, ["int"] * len(columns))
+    # Of the article only its names count.
+    at = ArticleTable(ARTICLE, Location.of("/r"), "me", is_publisher=is_publisher)
     return Follower(at, definition, {1: definition}, filtered).next_move(window)
 
 
@@ -72,3 +85,59 @@ def test_a_column_that_a_row_filter_reads_stays(commits: Sequence[Commit]) -> No
 
 def test_a_restored_column_of_a_row_filter_is_no_refusal() -> None:
     next_move([alter(plain("b")), restored(A, 0)], ["a"])
+
+
+MAPPED = table({"id": "id", "a": "p1", "b": "p2"})
+EXCHANGED = table({"id": "id", "b": "p1", "a": "p2"})
+RENAMES = [alter(table({"id": "id", "x": "p1", "b": "p2"})), alter(table({"id": "id", "x": "p1", "a": "p2"}))]
+
+
+def names(move: Move | None) -> list[tuple[int, str]]:
+    assert move is not None
+    return [(field.number, field.name) for field in move.definition.fields]
+
+
+def test_renames_at_the_publisher_are_moves_up_to_the_next_rows() -> None:
+    move = next_move([*RENAMES, alter(EXCHANGED), EDIT], before=MAPPED, is_publisher=True)
+    assert names(move) == [(0, "id"), (1, "b"), (2, "a")]
+    assert move is not None
+    # A rename needs no new image column.
+    assert (move.first, move.through, move.gap, move.definition.image) == (1, 3, None, 1)
+    move = next_move([RENAMES[0], EDIT, *RENAMES[1:], alter(EXCHANGED)], before=MAPPED, is_publisher=True)
+    assert names(move) == [(0, "id"), (1, "x"), (2, "b")]
+
+
+def test_at_a_subscriber_only_the_agents_renames_are_moves() -> None:
+    assert next_move([RENAMES[0]], before=MAPPED) is None
+    (renamed,) = (each.metadata for each in RENAMES[:1])
+    assert names(next_move([own("rename", 1, renamed, "x")], before=MAPPED)) == [
+        (0, "id"),
+        (1, "x"),
+        (2, "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "columns", [{"key": "id", "a": "p1", "b": "p2"}, {"id": "id", "a": "p1", "key": "p2"}]
+)
+def test_a_named_column_is_not_renamed(columns: dict[str, str]) -> None:
+    move = next_move([alter(table(columns))], before=MAPPED, is_publisher=True)
+    assert (move is None) == ("id" not in columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (
+            {"id": "id", "A": "p1", "b": "p2"},
+            "a column was renamed to 'A', which differs from another one in letter case",
+        ),
+        (
+            {"id": "id", "a": "p1", "_change_type": "p2"},
+            "a column was renamed to '_change_type', which cannot be published",
+        ),
+    ],
+)
+def test_a_name_that_does_not_travel(columns: dict[str, str], says: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=says):
+        next_move([alter(table(columns))], before=MAPPED, is_publisher=True)

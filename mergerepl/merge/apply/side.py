@@ -14,9 +14,11 @@ from pyspark.sql import SparkSession
 from mergerepl import changes
 from mergerepl.delta import appended
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
+from mergerepl.delta.feed.window import FeedPosition, feed_window
 from mergerepl.delta.marks import APPLY, CommitMark, CommitUnit
 from mergerepl.delta.tables import (
     Commit,
+    TableState,
     Transaction,
     head_version,
     is_delta_table,
@@ -46,6 +48,7 @@ from mergerepl.store.location import Location
 from mergerepl.systables import contents, partitions, tombstone
 from mergerepl.systables.table import FOLDER
 from mergerepl.systables.tombstone import TombstoneType
+from triggers.schema_checks import ArticleTable, check_merged_columns
 from triggers.tracked_rows import contents_rows, tombstone_rows
 
 if TYPE_CHECKING:
@@ -143,9 +146,22 @@ def merge_article(choice: EngineChoice, side: Side, work: ArticleWork) -> Commit
         bounds=work.bounds,
         transaction=data_transaction(side, work.nickname),
         from_version_exclusive=work.from_version,
+        check=partial(_check_names, side, work, table) if table.has_column_mapping else lambda: None,
     )
     failpoint(f"{side.name}.after_merge")
     return commit
+
+
+def _check_names(side: Side, work: ArticleWork, table: TableState) -> None:
+    """Check that no user renamed a column since the capture: the MERGE would write into another one of that name.
+
+    Raises: SchemaMismatchError.
+    """
+    article, replica = side.articles[work.nickname], side.replica
+    at = ArticleTable(article, replica.root, side.work.replid, replica.publishes(article.pubid))
+    check_merged_columns(
+        at, feed_window(table.path, FeedPosition(table.metadata.table_id, work.from_version))
+    )
 
 
 def recorded_rows(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from mergerepl.delta.marks import CommitMark, SchemaStep
 from mergerepl.delta.metadata import CHAR_VARCHAR
-from mergerepl.delta.tables import TableState, add_columns, open_table
+from mergerepl.delta.tables import TableState, add_columns, alter_table, open_table
 from mergerepl.delta.types import Field, field
 from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
@@ -18,6 +18,7 @@ from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.schema.follow import article_row, follow_columns
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.replica.replica import Replica
+from mergerepl.rows.sql import free_name, quote
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SchemaChangeRow
 
@@ -27,11 +28,11 @@ _KEPT_METADATA = ("comment", CHAR_VARCHAR)
 
 @dataclass(frozen=True)
 class Step:
-    """A change of one column of a subscriber's table, with its statement for people."""
+    """A change of one column of a subscriber's table, by what follows ALTER TABLE; `added` is a new column."""
 
     what: SchemaStep
-    column: Field
     statement: str
+    added: Field | None = None
 
 
 @dataclass(frozen=True)
@@ -50,24 +51,68 @@ class SubscribersTable:
 
         Raises: SchemaStoppedError if the table cannot take them; nothing was changed.
         """
-        return [*self._adds()]
+        return [*self._renames(), *self._adds()]
+
+    def _renames(self) -> Iterator[Step]:
+        """Yield renames, each to a name that is free then: in a circle one column has a temporary name for a while."""
+        now = {
+            number: each.name
+            for number, each in self.known.by_number.items()
+            if number in self.target.by_number and each.name != self.target.by_number[number].name
+        }
+        taken = {column["name"].lower() for column in self.table.fields}
+        while now:
+            wanted = {number: self.target.by_number[number].name for number in now}
+            number = next((each for each, name in wanted.items() if name.lower() not in taken), None)
+            is_last = number is not None
+            if number is None:
+                in_circle = {name.lower() for name in now.values()}
+                own = [name for name in wanted.values() if name.lower() not in in_circle]
+                if own:
+                    raise self._taken("renamed a column to", own[0])
+                number = next(iter(now))
+            before, after = now.pop(number), wanted[number]
+            if not is_last:
+                after = free_name(f"{after}__{number}", taken)
+                now[number] = after
+            yield self._rename(number, before, after)
+            taken = (taken - {before.lower()}) | {after.lower()}
+
+    def _rename(self, number: int, before: str, after: str) -> Step:
+        if not self.table.has_column_mapping:
+            raise stopped(
+                self.article,
+                self.root,
+                f"the publisher renamed column '{before}' to '{after}', and table '{self.table.path}' has no column "
+                f"mapping. Run ALTER TABLE delta.{quote(str(self.table.path))} SET TBLPROPERTIES "
+                "('delta.columnMapping.mode' = 'name'), then run `mergerepl sync` again",
+            )
+        statement = f"RENAME COLUMN {quote(before)} TO {quote(after)}"
+        return Step(SchemaStep(SchemaStep.RENAME, number, after), statement)
+
+    def _taken(self, what: str, name: str) -> SchemaStoppedError:
+        return stopped(
+            self.article,
+            self.root,
+            f"the publisher {what} '{name}' and table '{self.table.path}' has a column of that name of its own. Rename or "
+            f"drop that one, then run `mergerepl sync` again",
+        )
 
     def _adds(self) -> Iterator[Step]:
-        present = {column["name"].lower(): column for column in self.table.fields}
+        renamed = {
+            each.name.lower()
+            for number, each in self.known.by_number.items()
+            if number in self.target.by_number
+        }
+        present = {column["name"].lower() for column in self.table.fields} - renamed
         for each in self.target.fields:
             if each.number in self.known.by_number:
                 continue
-            there = present.get(each.name.lower())
-            if there is not None:
-                raise stopped(
-                    self.article,
-                    self.root,
-                    f"the publisher added column '{each.name}' and table '{self.table.path}' has a column of that name of "
-                    f"its own. Rename or drop that one, then run `mergerepl sync` again",
-                )
+            if each.name.lower() in present:
+                raise self._taken("added column", each.name)
             column = self._new_column(each)
-            statement = f"ALTER TABLE {self.article} ADD COLUMN {each.name} {each.type}"
-            yield Step(SchemaStep(SchemaStep.ADD, each.number, each.name), column, statement)
+            statement = f"ADD COLUMN {quote(each.name)} {each.type}"
+            yield Step(SchemaStep(SchemaStep.ADD, each.number, each.name), statement, column)
 
     def _new_column(self, each: PublishedField) -> Field:
         source = self.publishers.field(each.name)
@@ -111,7 +156,10 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
     for step in steps:
         failpoint("schema.before_alter")
         mark = CommitMark("schema", step.what.to_step(), replid)
-        add_columns(recorder.spark_of, table.path, [step.column], mark)
+        if step.added is not None:
+            add_columns(recorder.spark_of, table.path, [step.added], mark)
+        else:
+            alter_table(recorder.spark_of, table.path, step.statement, mark)
         failpoint("schema.after_alter")
     failpoint("schema.before_capture")
     follow_columns(recorder, [nickname])

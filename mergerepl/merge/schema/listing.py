@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mergerepl.delta.feed.column_changes import ADD, REPLACE, RESTORE
+from mergerepl.delta.feed.column_changes import ADD, RENAME, REPLACE, RESTORE
 from mergerepl.model.schema_changes import SchemaChange
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
@@ -51,4 +51,6 @@ def _words(change: dict[str, Any]) -> str:
         return _OF_TABLE[change["what"]]
     if change["what"] == ADD:
         return f"add {change['name']} {change['type']}"
+    if change["what"] == RENAME:
+        return f"rename {change['column']} to {change['name']}"
     return " ".join(str(part) for part in (change["what"], change.get("column"), change.get("name")) if part)

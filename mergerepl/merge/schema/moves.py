@@ -31,6 +31,9 @@ from mergerepl.systables.tracking import SYSTEM_PREFIX
 from triggers.schema_checks import ArticleTable, changed_columns
 
 _OF_PUBLISHED = (DROP, RENAME, TYPE, FIELDS, NULLABILITY, COMPUTED)
+_FOLLOWED = (RENAME,)
+"""Changes of published columns that travel."""
+
 _UNFIT = (
     *(Code.FEED_NAME, Code.MERGE_NAME, Code.MAPPED_NAME, Code.MAPPED_PART, Code.BACKTICK, Code.BACKTICK_PART),
     *(Code.VOID, Code.TYPE, Code.COLLATED, Code.IDENTITY, Code.GENERATED, Code.INNER_RULE, Code.INNER_LENGTH),
@@ -98,7 +101,7 @@ class Follower:
         changes = [each for each in self._counted(walked) if each.version <= through]
         metadata = next((c.metadata for c in reversed(passed) if c.metadata is not None), before)
         is_replaced = any(each.kind in (REPLACE, RESTORE) for each in changes)
-        if any(each.kind in _OF_PUBLISHED and each.field not in lost for each in changes):
+        if any(not self._is_followed(each, passed) for each in changes if each.field not in lost):
             return None
         definition, former = self._after(walked, metadata)
         self._refuse_unfit(window, definition, passed[-1])
@@ -156,6 +159,22 @@ class Follower:
             change.kind in _OF_PUBLISHED and change.field is not None
         )
 
+    def _is_followed(self, change: ColumnChange, passed: Iterable[Commit]) -> bool:
+        """Whether a change may travel: at a subscriber only what the agent did changes published columns."""
+        if change.kind not in _OF_PUBLISHED:
+            return True
+        if change.kind not in _FOLLOWED or change.column in self._named:
+            return False
+        is_own = any(each.version == change.version and self._is_own_step(each) for each in passed)
+        return self.at.is_publisher or is_own
+
+    @property
+    def _named(self) -> set[str]:
+        """The columns that the article names: a subscriber's definition cannot go on under another name."""
+        article = self.at.article
+        named = {*article.identity, *dict(article.generated), *resolver_info(article.resolver_info).columns}
+        return {*named, article.rowguid_column or ""}
+
     def _is_published(self, name: str) -> bool:
         """Whether a column that a user adds is published: at the publisher, if the article has all columns."""
         return self.at.is_publisher and not self.at.article.vertical and not name.startswith(SYSTEM_PREFIX)
@@ -212,27 +231,41 @@ class Follower:
                 raise changed_columns(self.at, problem, stated[-1])
 
     def _refuse_unfit(self, window: FeedWindow, after: Definition, commit: Commit) -> None:
-        """Check that new columns can be published.
+        """Check that new columns, and those with new names, can be published.
 
         Raises: SchemaMismatchError naming the first one that cannot.
         """
-        known = {field.number for field in self.definition.fields}
+        known = self.definition.by_number
         for field in after.fields:
-            problem = None if field.number in known else self._problem_of_new(window, field)
+            before = known.get(field.number)
+            problem = None
+            if before is None or before.name != field.name:
+                problem = self._problem_of_new(window, field, is_added=before is None)
             if problem is not None:
                 raise changed_columns(self.at, problem, commit)
 
-    def _problem_of_new(self, window: FeedWindow, field: PublishedField) -> str | None:
-        if not field.nullable:
+    def _problem_of_new(self, window: FeedWindow, field: PublishedField, *, is_added: bool) -> str | None:
+        is_new = f"column '{field.name}' was added" if is_added else f"a column was renamed to '{field.name}'"
+        if is_added and not field.nullable:
             return f"column '{field.name}' was added as NOT NULL"
-        lower = [each.name.lower() for each in self.definition.fields]
-        if field.name.lower() in lower:
-            return f"column '{field.name}' was added, which differs from another one in letter case only"
         if field.name in resolver_info(self.at.article.resolver_info).columns:
-            return f"column '{field.name}' was added, which the article's resolver names"
+            return f"{is_new}, which the article's resolver names"
+        # Losing rows of all fields that ever had a name are in one column of the conflict table.
+        former = [
+            each
+            for version, known in self.entered.items()
+            if version <= self.definition.version
+            for each in known.fields
+            if each.name.lower() == field.name.lower()
+        ]
+        if any(each.name != field.name for each in former):
+            return f"{is_new}, which differs from another one in letter case only"
+        others = [each.type for each in former if each.number != field.number and each.type != field.type]
+        if others:
+            return f"{is_new}, which is {field.type}, and another column of that name was {others[-1]}"
         found = TableContract(window.table, [field.name]).find(*_UNFIT)
         if found is not None and found.column == field.name:
-            return f"column '{field.name}' was added, which cannot be published ({found.code.value})"
+            return f"{is_new}, which cannot be published ({found.code.value})"
         return None
 
 

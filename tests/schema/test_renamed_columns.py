@@ -1,0 +1,78 @@
+"""RENAME COLUMN at the publisher, also an exchange of names, reaches every subscriber whose table has column mapping."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.faults.deaths import dies
+from tests.schema.stars import Star
+from tests.schema_changes import MAPPED
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+ARTICLES = ("by_row", "by_column")
+LADDER = (
+    "",
+    "schema.before_record",
+    "schema.after_record",
+    "schema.after_capture",
+    "schema.before_alter",
+    "schema.after_alter",
+    "schema.after_alter:2",
+    "schema.before_capture",
+    "schema.before_articles",
+    "stage.after_manifest",
+    "publisher.after_merge",
+    "subscriber.before_merge",
+)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Star, Path]:
+    """Return a star with unsent edits whose publisher exchanged the names of two columns between edits; and its copy."""
+    star = Star(tmp_path_factory.mktemp("star") / "root")
+    star.write("north", 1, {"a": "n1"})
+    star.write("south", 2, {"b": "s2"})
+    star.write("hq", 1, {"b": "h1"})
+    for replica in ("hq", "north", "south"):
+        alter(spark, star, replica, f"SET TBLPROPERTIES ({MAPPED})")
+    update(spark, star, "hq", 3, "a = 'h3'")
+    exchange(spark, star, "hq")
+    update(spark, star, "hq", 3, "b = 'later'")
+    return star, star.save(tmp_path_factory.mktemp("saved") / "root")
+
+
+def alter(spark: SparkSession, star: Star, replica: str, *changes: str) -> None:
+    for name in ARTICLES:
+        for change in changes:
+            spark.sql(f"ALTER TABLE delta.`{star.root / replica / name}` {change}")
+
+
+def exchange(spark: SparkSession, star: Star, replica: str) -> None:
+    names = (("a", "x"), ("b", "a"), ("x", "b"))
+    alter(spark, star, replica, *(f"RENAME COLUMN {before} TO {after}" for before, after in names))
+
+
+def update(spark: SparkSession, star: Star, replica: str, key: int, values: str) -> None:
+    for name in ARTICLES:
+        spark.sql(f"UPDATE delta.`{star.root / replica / name}` SET {values} WHERE id = {key}")
+
+
+def rows(spark: SparkSession, star: Star, replica: str, name: str) -> dict[int, tuple[str, str]]:
+    found = spark.read.format("delta").load(str(star.root / replica / name)).collect()
+    return {row["id"]: (row["a"], row["b"]) for row in found}
+
+
+@pytest.mark.parametrize("point", LADDER)
+def test_exchanged_names_travel(star: Star, spark: SparkSession, point: str) -> None:
+    if point:
+        with dies(point, action="stop"):
+            star.sync("north")
+    star.settle()
+    by_column = {1: ("h1", "n1"), 2: ("s2", "x"), 3: ("y", "later")}
+    for name in ARTICLES:
+        expected = by_column if name == "by_column" else by_column | {1: ("h1", "x")}
+        for replica in ("hq", "north", "south"):
+            assert rows(spark, star, replica, name) == expected, (name, replica)
+    assert [(row["a"], row["b"]) for row in star.conflicts("hq", "by_row")] == [("y", "n1")]
+    assert star.conflicts("hq", "by_column") == []

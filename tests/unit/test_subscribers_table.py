@@ -1,0 +1,99 @@
+"""The statements, in order, that bring a subscriber's table to the publisher's columns, and what stops them."""
+
+import json
+
+import pytest
+
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.tables import TableState
+from mergerepl.errors import SchemaStoppedError
+from mergerepl.merge.schema.down import SubscribersTable
+from mergerepl.model.definition import Definition, PublishedField
+from mergerepl.store.location import Location
+
+
+def definition(names: str) -> Definition:
+    """Return a definition with fields in the order of their numbers; `-` is a number that is not published."""
+    numbered = enumerate(names.split())
+    return Definition(1, 1, tuple(PublishedField(n, name, "string") for n, name in numbered if name != "-"))
+
+
+def table(names: str, *, is_mapped: bool = True) -> TableState:
+    fields = [{"name": name, "type": "string", "nullable": True, "metadata": {}} for name in names.split()]
+    properties = {"delta.columnMapping.mode": "name"} if is_mapped else {}
+    metadata = TableMetadata("t", json.dumps({"type": "struct", "fields": fields}), properties, ())
+    return TableState(Location.of("/t"), 0, metadata, 1, 7, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
+
+
+def steps(known: str, target: str, there: str, *, is_mapped: bool = True) -> list[str]:
+    found = SubscribersTable(
+        *("t", "/north", table(there, is_mapped=is_mapped), definition(known), definition(target)),
+        table(target.replace("-", "")),
+    ).steps()
+    return [f"{each.what.to_step()} {each.statement}" for each in found]
+
+
+@pytest.mark.parametrize(
+    ("known", "target", "there", "expected"),
+    [
+        ("a b", "a b", "a b", []),
+        ("a b", "a x", "a b", ["schema:rename:c1:x RENAME COLUMN `b` TO `x`"]),
+        # The name is free once the other one has its own.
+        (
+            "a b",
+            "b x",
+            "a b",
+            ["schema:rename:c1:x RENAME COLUMN `b` TO `x`", "schema:rename:c0:b RENAME COLUMN `a` TO `b`"],
+        ),
+        (
+            "a b c",
+            "b c a",
+            "a b c own",
+            [
+                "schema:rename:c0:b__0 RENAME COLUMN `a` TO `b__0`",
+                "schema:rename:c2:a RENAME COLUMN `c` TO `a`",
+                "schema:rename:c1:c RENAME COLUMN `b` TO `c`",
+                "schema:rename:c0:b RENAME COLUMN `b__0` TO `b`",
+            ],
+        ),
+        # What a step that died has done already.
+        (
+            "b__0 b",
+            "b a",
+            "b__0 b",
+            ["schema:rename:c1:a RENAME COLUMN `b` TO `a`", "schema:rename:c0:b RENAME COLUMN `b__0` TO `b`"],
+        ),
+        (
+            "a b",
+            "a x b",
+            "a b",
+            ["schema:rename:c1:x RENAME COLUMN `b` TO `x`", "schema:add:c2:b ADD COLUMN `b` string"],
+        ),
+    ],
+)
+def test_statements(known: str, target: str, there: str, expected: list[str]) -> None:
+    assert steps(known, target, there) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "there", "is_mapped", "says"),
+    [
+        ("a x", "a b", False, "SET TBLPROPERTIES \\('delta.columnMapping.mode' = 'name'\\), then run"),
+        (
+            "a x",
+            "a b X",
+            True,
+            "the publisher renamed a column to 'x' and table '/t' has a column of that name",
+        ),
+        ("b x", "a b x", True, "renamed a column to 'x' and table"),
+        (
+            "a b x",
+            "a b x",
+            True,
+            "the publisher added column 'x' and table '/t' has a column of that name of its own",
+        ),
+    ],
+)
+def test_what_the_table_cannot_take(target: str, there: str, is_mapped: bool, says: str) -> None:
+    with pytest.raises(SchemaStoppedError, match=says):
+        steps("a b", target, there, is_mapped=is_mapped)
