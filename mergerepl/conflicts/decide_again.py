@@ -1,6 +1,6 @@
 """The new rows of conflicts that are resolved by hand, with the conflicts' outcomes and the table's rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
+from mergerepl.conflicts.kept_columns import KeptColumns
 from mergerepl.delta import appended
 from mergerepl.delta.tables import read_version
 from mergerepl.errors import ConfigurationError, ConflictError
@@ -24,12 +25,13 @@ from mergerepl.rows.images import (
     rowguid_of_image,
     same_value,
     stored_image,
+    stored_type,
 )
 from mergerepl.rows.key_bounds import bounds_of, within_bounds
 from mergerepl.spark.in_memory import Kept, frame_of
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-from mergerepl.systables import catalog, conflicts_info, contents
+from mergerepl.systables import conflicts_info, contents
 from mergerepl.systables.conflicts_info import ConflictRow, ConflictType
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 _LOSER, _HELD, _BEFORE, _KNOWN, _OUTCOME = "loser_row", "held_row", "before_row", "known", "outcome"
 NEW, ACTION = "new_row", "action"
-_UNSAID = "unsaid"
+_UNSAID, _VERSION = "unsaid", "of_version"
 
 
 def decide_again(
@@ -54,12 +56,14 @@ def decide_again(
     A row is unchanged if the table has the outcome of its conflict, even if it changed in between. `differs` are the
     columns that changed since, `set_to` those that an update writes.
     """
-    lacking = _lacking(replica, article)
-    conflicts = F.broadcast(frame_of(spark, _listed(rows, lacking)))
+    columns = KeptColumns.of(replica, article)
+    conflicts = F.broadcast(frame_of(spark, _listed(rows, columns)))
     lost = appended.read(spark, replica.folder / article.conflict_table)
-    losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
-        "conflict_id", stored_image(article).alias(_LOSER)
+    losing = F.struct(*(columns.losing_field(each, F.col(_VERSION)).alias(each) for each in article.fields))
+    losers = lost.join(conflicts.select("conflict_id", _VERSION), on="conflict_id").select(
+        "conflict_id", losing.cast(stored_type(article)).alias(_LOSER)
     )
+    conflicts = conflicts.drop(_VERSION)
     known = _known(spark, replica, article, conflicts)
     info = replica.info()
     captured = info.captured.get(article.nickname, head)
@@ -138,27 +142,19 @@ def _with_unrecorded(known: DataFrame, conflicts: DataFrame, losers: DataFrame) 
     return known.unionByName(others.select(ROWGUID, version.alias(_KNOWN), outcome))
 
 
-def _lacking(replica: Replica, article: PublishedArticle) -> dict[int, set[str]]:
-    """Return by version of the columns the present fields that it lacked: a row of it says nothing of them."""
-    row = next(each for each in replica.control.rows(catalog.ARTICLES) if each.nickname == article.nickname)
-    present = {*article.fields}
-    return {
-        version: present - {field.key for field in definition.fields}
-        for version, definition in row.definitions.items()
-    }
-
-
-def _listed(rows: Sequence[ConflictRow], lacking: Mapping[int, set[str]]) -> "pa.Table":
+def _listed(rows: Sequence[ConflictRow], kept: KeptColumns) -> "pa.Table":
     import pyarrow as pa
 
     def unsaid(row: ConflictRow) -> list[str]:
-        return sorted({*row.unknown} | lacking.get(row.article_version, set()))
+        return sorted({*row.unknown} | kept.lacking(row.article_version))
 
+    named = [list(kept.present_names(row.article_version, row.columns)) for row in rows]
     columns = {
         "conflict_id": pa.array([row.conflict_id for row in rows], pa.string()),
         "rowguid": pa.array([row.rowguid for row in rows], pa.string()),
         "conflict_type": pa.array([row.conflict_type for row in rows], pa.int32()),
-        "columns": pa.array([list(row.columns) for row in rows], pa.list_(pa.string())),
+        "columns": pa.array(named, pa.list_(pa.string())),
+        _VERSION: pa.array([row.article_version for row in rows], pa.int32()),
         "session_id": pa.array([row.session_id for row in rows], pa.string()),
         _UNSAID: pa.array([unsaid(row) for row in rows], pa.list_(pa.string())),
         "winning": pa.array(

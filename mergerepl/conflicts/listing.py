@@ -10,9 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import PUBLISHER
+from mergerepl.conflicts.kept_columns import KeptColumns
 from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_literal
 from mergerepl.delta.tables import Row, column_names, count_rows, read_rows
 from mergerepl.errors import ConfigurationError
@@ -73,7 +75,7 @@ def read_conflicts(
             f"{', '.join(ids[:_SHOWN_IDS])}{', …' * (len(ids) > _SHOWN_IDS)}. Give more of the id.",
             replica=str(replica.root),
         )
-    records = _with_rows(replica, rows) if with_rows else tuple(_record(replica, row) for row in rows)
+    records = _with_rows(replica, rows) if with_rows else _records(replica, rows)
     settled = _resolutions(replica, ids) if ids else {}
     gone = _gone(replica, rows)
     return tuple(
@@ -234,8 +236,13 @@ def conditions_of(replica: Replica, chosen: ConflictFilter) -> list[str] | None:
     return conditions
 
 
-def _record(replica: Replica, row: ConflictRow) -> ConflictRecord:
-    article = _article(replica, row.tablenick)
+def _records(replica: Replica, rows: Sequence[ConflictRow]) -> tuple[ConflictRecord, ...]:
+    kept = {each.nickname: KeptColumns.of(replica, each) for each in replica.articles} if rows else {}
+    return tuple(_record(replica, row, kept.get(row.tablenick)) for row in rows)
+
+
+def _record(replica: Replica, row: ConflictRow, kept: KeptColumns | None) -> ConflictRecord:
+    article = kept.article if kept is not None else None
     return ConflictRecord(
         row.conflict_id,
         publication_name(replica, row.pubid),
@@ -249,16 +256,13 @@ def _record(replica: Replica, row: ConflictRow) -> ConflictRecord:
         row.winner_datasource,
         row.MSrepl_create_time,
         is_published=article is not None,
-        conflict_columns=row.columns,
+        conflict_columns=row.columns
+        if kept is None
+        else kept.present_names(row.article_version, row.columns),
         resolver=row.resolver,
         made_columns=tuple(row.made_columns or ()),
         note=row.note,
     )
-
-
-def _article(replica: Replica, nickname: int) -> PublishedArticle | None:
-    """Return an article by its nickname; None if it is no longer published."""
-    return next((article for article in replica.articles if article.nickname == nickname), None)
 
 
 def _with_rows(replica: Replica, rows: Sequence[ConflictRow]) -> tuple[ConflictRecord, ...]:
@@ -269,8 +273,8 @@ def _with_rows(replica: Replica, rows: Sequence[ConflictRow]) -> tuple[ConflictR
     former = [row.conflict_id for row in rows if row.tablenick not in articles]
     kept = _kept_rows(replica, former) if former else {}
     records = []
-    for row in rows:
-        record, article = _record(replica, row), articles.get(row.tablenick)
+    for row, record in zip(rows, _records(replica, rows), strict=True):
+        article = articles.get(row.tablenick)
         if article is None:
             record = replace(record, losing_row=kept.get(row.conflict_id))
         else:
@@ -286,13 +290,15 @@ def _losing_rows(
     replica: Replica, articles: Mapping[int, PublishedArticle], rows: Iterable[ConflictRow]
 ) -> dict[str, dict[str, object]]:
     """Return conflict id -> losing row, for conflicts that have one."""
-    ids = defaultdict(list)
+    wanted: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for row in rows:
-        ids[row.tablenick].append(row.conflict_id)
+        wanted[row.tablenick][row.conflict_id] = row.article_version
     found: dict[str, dict[str, object]] = {}
-    for nickname, wanted in ids.items():
+    for nickname, versions in wanted.items():
         article = articles[nickname]
-        found |= _kept_in(replica.folder / article.conflict_table, article.columns, wanted)
+        columns = KeptColumns.of(replica, article)
+        kept = _kept_in(replica.folder / article.conflict_table, columns.all_names, versions)
+        found |= {each: columns.losing_row(versions[each], row) for each, row in kept.items()}
     return found
 
 
@@ -352,14 +358,20 @@ def _versions(
     )
     where = f"({either}) and {contents.SEQ} <= {replica.info().last_seq}"
     names = (contents.TABLENICK, contents.ROWGUID, contents.LINEAGE, contents.MARKER, contents.SEQ)
-    live = read_rows(replica.contents, [*names, *map(contents.row_column, guids)], where=where)
+    images = {
+        nickname: [contents.row_column(nickname, each.version) for each in articles[nickname].image_columns]
+        for nickname in guids
+    }
+    live = read_rows(replica.contents, [*names, *chain(*images.values())], where=where)
     deleted = read_rows(replica.tombstone, names, where=where)
     for version in (*live, *deleted):
         nickname = version[contents.TABLENICK]
         held = {
             **version,
             "lineage": dict(version["lineage"] or {}),
-            "image": version.get(contents.row_column(nickname)),
+            "image": next(
+                (version[each] for each in images[nickname] if version.get(each) is not None), None
+            ),
         }
         found[nickname, version[contents.ROWGUID]].append(held)
     return found
@@ -398,7 +410,9 @@ def conflict_frame(
     joined = infos.alias("i").join(
         losers.alias("l"), on=F.col(f"i.{CONFLICT_ID}") == F.col(f"l.{CONFLICT_ID}"), how="left"
     )
-    return joined.select(*(F.col(f"l.{quote(name)}") for name in chosen.columns), *fields)
+    columns, version = KeptColumns.of(replica, chosen), F.col("i.article_version")
+    losing = (columns.losing_field(f, version, table="l.").alias(name) for f, name in columns.now.items())
+    return joined.select(*losing, *fields)
 
 
 _COLUMNS = ("tablenick", "conflict_type", "resolver", "MSrepl_create_time", "columns")

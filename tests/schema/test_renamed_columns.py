@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+import mergerepl
+from mergerepl.cli.main import main
 from tests.faults.deaths import dies
 from tests.schema.stars import Star
 from tests.schema_changes import MAPPED
@@ -76,3 +79,21 @@ def test_exchanged_names_travel(star: Star, spark: SparkSession, point: str) -> 
             assert rows(spark, star, replica, name) == expected, (name, replica)
     assert [(row["a"], row["b"]) for row in star.conflicts("hq", "by_row")] == [("y", "n1")]
     assert star.conflicts("hq", "by_column") == []
+
+
+def test_a_conflict_that_was_logged_under_former_names_is_decided_by_field(
+    star: Star, spark: SparkSession
+) -> None:
+    star.settle()
+    exchange(spark, star, "hq")
+    alter(spark, star, "hq", "RENAME COLUMN a TO c")
+    star.settle()
+    (logged,) = mergerepl.Replica(star.root / "hq").conflicts.list(with_rows=True)
+    assert logged.losing_row == {"id": 1, "c": "n1", "b": "y"}
+    assert logged.winning_row == {"id": 1, "c": "x", "b": "h1"}
+    assert set(logged.conflict_columns) == {"b", "c"}
+    words = ["conflicts", "resolve", "--all", "--loser", "-f", str(star.root / "hq")]
+    shown = CliRunner().invoke(main, words)
+    assert shown.exit_code == 0, shown.output
+    found = spark.read.format("delta").load(str(star.root / "hq" / "by_row")).where("id = 1").collect()
+    assert [(row["c"], row["b"]) for row in found] == [("n1", "y")]
