@@ -27,7 +27,7 @@ from mergerepl.delta.table import TableState
 from mergerepl.frames import DataFrame
 from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
-from mergerepl.store.storage import facts_of
+from mergerepl.store.storage import are_at_most
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -201,7 +201,7 @@ def _require_few(rows: int) -> None:
 
 def readable_rows(table: TableState, files: Sequence[Location], *, most_bytes: int = MOST_BYTES) -> list[int]:
     """Return the row count of each file; raise NeedsSparkError if Arrow cannot read one of them safely."""
-    if len(files) > MOST_FILES or sum(facts_of(file).size for file in files) > most_bytes:
+    if len(files) > MOST_FILES or not are_at_most(files, most_bytes):
         raise TooLargeForArrowError("too many files, or too large ones")
     try:
         footers = [read_footer(file) for file in files]

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from mergerepl.delta.known_heads import line_of, memory_of
-from mergerepl.delta.log import LOG_FOLDER, actions_of, log_actions
+from mergerepl.delta.log import LOG_FOLDER, actions_of, last_version, log_actions
 from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.store.location import Location
 from mergerepl.store.register import registers_above
 from mergerepl.store.rehearsal import worker_threads
-from mergerepl.store.storage import put_text, read_text, storage
+from mergerepl.store.storage import put_text, read_text, scratch_files, source_of, storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +34,9 @@ _KINDS = ("protocol", "metaData", "txn", "add", "remove")
 """The actions of a checkpoint that describe the table."""
 
 _MOST_BYTES = 8 << 20
+
+_MOST_COPIED_BYTES = 8 << 20
+"""The largest table that is copied for a query: delta-rs reads only the columns and files that a query needs."""
 
 _RETENTION_MS = 60 * 24 * 3600 * 1000
 """Tombstones of files that were removed longer ago are left out of a checkpoint: no session reads such a version."""
@@ -138,6 +143,30 @@ def _moved_to(table: Location, version: int, log: OwnLog) -> OwnLog:
         for at, read in [(each, pool.submit(log_actions, table, each)) for each in wanted]:
             log = log.moved(at, read.result())
     return log
+
+
+@contextmanager
+def own_copy(table: Location) -> Iterator[tuple[int, Location] | None]:
+    """Give the version of a system table, and a copy of it on this machine; None if delta-rs has to read it in the store.
+
+    This process keeps the files that it wrote or read. From the store, delta-rs reads the log, then two parts of each file.
+    """
+    found = None
+    if line_of(table) is not None and (version := last_version(table)) is not None:
+        found = log_of(table, version)
+    adds = [] if found is None else found.files.values()
+    is_large = sum(each["size"] for each in adds) > _MOST_COPIED_BYTES
+    if found is None or is_large or any(each.get("deletionVector") for each in adds):
+        yield None
+        return
+    with worker_threads(_AT_ONCE) as pool:
+        files = {path: pool.submit(source_of, table / unquote(path)) for path in found.files}
+        contents = {unquote(path): read.result() for path, read in files.items()}
+    actions = [{"protocol": found.protocol}, {"metaData": found.metadata}]
+    actions += [{"add": each} for each in found.files.values()]
+    first = "\n".join(json.dumps(each) for each in actions)
+    with scratch_files({**contents, f"{LOG_FOLDER}/{0:020}.json": first.encode()}) as folder:
+        yield found.version, folder
 
 
 def last_transaction(transactions: Mapping[str, Any], app_id: str) -> int:

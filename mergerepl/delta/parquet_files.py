@@ -5,7 +5,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.store.location import Location
-from mergerepl.store.storage import files_in, is_local, make_folder, put_once_written, source_of
+from mergerepl.store.storage import files_once_written, is_local, make_folder, put_once_written, source_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ def folder_dataset(folder: Location, format_: "ds.ParquetFileFormat | None" = No
 
     if is_local(folder):
         return ds.dataset(folder, format=format_ or "parquet")
-    files = files_in(folder, ".parquet")
+    files = files_once_written(folder)
     if not files:
         raise FileNotFoundError(f"'{folder}' holds no file")
     return parquet_dataset(files, format_)

@@ -47,10 +47,10 @@ _RELATIVE_NAME = re.compile(r"(?!(.*/)?[._])[^/%:*?\[{\\][^%:*?\[{\\]*")
 
 
 def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dict[str, Any]] | None:
-    """Return a table's files (path, num_records, min.<bounded>, max.<bounded>), or None if its rows differ from theirs.
+    """Return a table's files, or None if its rows differ from theirs.
 
-    None is returned for column mapping, deletion vectors, partition columns (whose values are only in the log), and file
-    names that the log encodes.
+    Each has path, size_bytes, num_records, min.<bounded> and max.<bounded>. None is returned for column mapping, deletion
+    vectors, partition columns (whose values are only in the log), and file names that the log encodes.
     """
     if table.reader_version not in (1, 3) or not table.reader_features <= _READER_FEATURES:
         return None
@@ -60,7 +60,8 @@ def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dic
     if actions.num_rows > _FILES_AT_MOST:
         return None
     # Bounds of the other columns may be dates and times outside Python's range.
-    names = ["path", "num_records", *(f"{end}.{name}" for name in bounded for end in ("min", "max"))]
+    bounds = [f"{end}.{name}" for name in bounded for end in ("min", "max")]
+    names = ["path", "size_bytes", "num_records", *bounds]
     wanted = [name for name in names if name in actions.column_names]
     files: list[dict[str, Any]] = actions.select(wanted).to_pylist()
     return files if all(_RELATIVE_NAME.fullmatch(file["path"]) for file in files) else None

@@ -10,6 +10,7 @@ from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import BOOKKEEPING, CommitMark
 from mergerepl.delta.own_commits import commit_files, is_committed_here, last_overwrite, put_rows
+from mergerepl.delta.own_log import own_copy
 from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import open_or_reuse, open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.transactions import Transaction, commit_properties
@@ -78,8 +79,7 @@ def version_and_rows(
         if empty := [name for name in required if parts and result.column(name).null_count]:
             raise edited_table(path, f"has no value in column '{empty[0]}'", column=empty[0])
         return version, result
-    with _as_store_error(path), _at_head(path) as table:
-        version = table.version()
+    with _as_store_error(path), _at_head(path) as (version, table):
         refuse_empty_commit(path, version)
         stored = {field.name for field in table.schema().fields}
         if gone := [name for name in required if name not in stored]:
@@ -94,10 +94,12 @@ def version_and_rows(
 
 
 @contextmanager
-def _at_head(path: Location) -> Iterator["DeltaTable"]:
-    opened = open_or_reuse(path)
-    with opened.at(opened.version) as table:
-        yield table
+def _at_head(path: Location) -> Iterator[tuple[int, "DeltaTable"]]:
+    """Give the latest version of a table, and its rows for queries."""
+    with own_copy(path) as own:
+        opened = open_or_reuse(path if own is None else own[1])
+        with opened.at(opened.version) as table:
+            yield opened.version if own is None else own[0], table
 
 
 @contextmanager
@@ -144,7 +146,7 @@ def count_rows(path: Location, *, where: str | None = None) -> int:
 
     Raises: StoreError if the table is missing or unreadable.
     """
-    with _as_store_error(path), _at_head(path) as table:
+    with _as_store_error(path), _at_head(path) as (_, table):
         if where is None:
             return int(table.count())  # By the files' statistics.
         found = _query(table, f"select count(*) as n from t where {where}")
@@ -156,7 +158,7 @@ def counts_by(path: Location, column: str, *, where: str) -> dict[Any, int]:
 
     Raises: StoreError if the table is missing or unreadable.
     """
-    with _as_store_error(path), _at_head(path) as table:
+    with _as_store_error(path), _at_head(path) as (_, table):
         name = quoted(column)
         found = _query(table, f"select {name} as value, count(*) as n from t where {where} group by {name}")
         return dict(zip(python_values(found.column("value")), python_values(found.column("n")), strict=True))
@@ -260,6 +262,9 @@ def delete_rows(path: Location, *, where: str) -> None:
 
     Files with only such rows are not rewritten.
     """
+    with own_copy(path) as own:
+        if own is not None and not count_rows(own[1], where=where):
+            return
     with _writing(path) as table:
         table.delete(where, commit_properties=commit_properties(path, CommitMark("cleanup", "delete")))
 

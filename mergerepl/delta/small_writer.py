@@ -29,7 +29,6 @@ from mergerepl.delta.writes import add_files
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds
 from mergerepl.store.location import Location
-from mergerepl.store.storage import facts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,23 +155,24 @@ def _has_map(type_: Json) -> bool:
     return (not isinstance(type_, str) and type_["type"] == "map") or any(map(_has_map, inner_types(type_)))
 
 
-def _touched(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> list[Location] | None:
-    """Return the files that may hold rows within some bounds; None if the table's rows are not those of its files."""
+def _touched(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> dict[Location, int] | None:
+    """Return the files that may hold rows within some bounds, with their sizes; None if rows are not those of files."""
     ranges = {
         name: (int(bounds[field][0]) - 1, int(bounds[field][1]))
         for name, field in zip(article.identity, article.identity_fields, strict=True)
         if field in bounds and _type(table, name) in _NUMBERS
     }
     files = plain_files(table, bounded=tuple(ranges))
-    return None if files is None else [table.path / each["path"] for each in files if may_hold(each, ranges)]
+    if files is None:
+        return None
+    return {table.path / each["path"]: each["size_bytes"] for each in files if may_hold(each, ranges)}
 
 
 def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> NeedsSparkError | None:
     if (touched := _touched(table, article, bounds)) is None:
         return NeedsSparkError("its rows are not those of its files")
     try:
-        size = sum(facts_of(file).size for file in touched)
-        if len(touched) > MOST_FILES or size > MOST_BYTES_REWRITTEN:
+        if len(touched) > MOST_FILES or sum(touched.values()) > MOST_BYTES_REWRITTEN:
             return TooLargeForArrowError(
                 f"more than {MOST_FILES} files or {MOST_BYTES_REWRITTEN >> 20} MiB to rewrite"
             )
@@ -196,7 +196,7 @@ def holds_inserts(rows: SmallRows, table: Location, article: PublishedArticle) -
     if (refused := reason_for_spark(state, article, {}, bounds)) is not None:
         raise refused
     inserts = rows.rows.filter(ds.field(ACTION) == Action.INSERT.value).select(article.identity_fields)
-    if not inserts.num_rows or not (files := _touched(state, article, bounds)):
+    if not inserts.num_rows or not (files := [*(_touched(state, article, bounds) or ())]):
         return False
     names = list(article.identity)
     known = parquet_dataset(files).to_table(columns=names)

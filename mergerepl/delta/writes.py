@@ -22,7 +22,7 @@ from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.rows.sql import literal, quote
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
-from mergerepl.store.storage import facts_of
+from mergerepl.store.storage import facts_of, size_to_read
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,7 +50,7 @@ def add_files(
     the log afterwards (another process overwrote it).
     """
     if is_committed_here(state):
-        sizes = {file: (facts_of(file).size, statistics) for file, statistics in files.items()}
+        sizes = {file: (size_to_read(file), statistics) for file, statistics in files.items()}
         commit_files(state, sizes, mark=transaction.mark, once=(transaction.app_id, transaction.version))
         return
     from deltalake.transaction import AddAction

@@ -40,7 +40,7 @@ from mergerepl.errors import StoreError
 from mergerepl.frames import DataFrame, F, is_in_process
 from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
-from mergerepl.store.storage import facts_of, files_in
+from mergerepl.store.storage import are_at_most, files_once_written
 from mergerepl.systables.tombstone import TombstoneType
 
 if TYPE_CHECKING:
@@ -141,12 +141,12 @@ def row_kinds(rows: "Dataset") -> list[RowKind]:
 
 def are_small(folder: Location) -> bool:
     """True if the rows written to a folder fit into memory."""
-    return sum(facts_of(file).size for file in files_in(folder, ".parquet")) <= MOST_BYTES
+    return are_at_most(files_once_written(folder), MOST_BYTES)
 
 
 def are_few(folder: Location) -> bool:
     """True if the rows written to a folder are few enough for this process to compute with them."""
-    files = files_in(folder, ".parquet")
+    files = files_once_written(folder)
     return are_small(folder) and sum(read_footer(file).num_rows for file in files) <= MOST_ROWS
 
 
@@ -302,7 +302,7 @@ def _written_schema(folder: Location) -> bytes | None:
     """Return the columns that Spark notes in a folder's files, as JSON."""
     import pyarrow as pa
 
-    file = next(iter(files_in(folder, ".parquet")), None)
+    file = next(iter(files_once_written(folder)), None)
     if file is None:
         raise _unreadable(folder, "there is no file; or Spark wrote them to another machine's file system")
     try:

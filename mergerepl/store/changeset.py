@@ -240,7 +240,15 @@ def staged_changesets(folder: Location) -> list[Changeset]:
 
     Raises: StoreError if a manifest is damaged.
     """
-    found = map(read_changeset, staged_folders(folder))
+    if is_local(folder):
+        folders = staged_folders(folder)
+    else:
+        is_staging = folder.name == STAGING
+        state = state_of(folder.parents[1] if is_staging else folder.parents[2])
+        parents = {key: key.rpartition("/") for key in sorted(state.sessions)}
+        above = "" if is_staging else folder.name
+        folders = [folder / name for parent, _, name in parents.values() if parent == above]
+    found = map(read_changeset, folders)
     return [changeset for changeset in found if changeset is not None]
 
 

@@ -51,6 +51,8 @@ class FileFacts:
 _MOST_KEPT_BYTES, _LARGEST_KEPT = 64 << 20, 8 << 20
 _kept: dict[Location, bytes] = {}
 """Contents of objects that are written once, such as data files; the last one read comes last."""
+_listed: dict[Location, list[str]] = {}
+"""Folder -> the names in it, of folders that only this process fills. Its own writes and removals forget the entry."""
 _kept_lock = Lock()
 
 
@@ -142,6 +144,14 @@ class ObjectStorage:
         _keep(at, data)
         return data
 
+    def size_once_written(self, at: Location) -> int:
+        """Return the size of an object that is about to be read by `read_once_written`, or was just written.
+
+        Raises: FileNotFoundError.
+        """
+        data = self.read_once_written(at)
+        return len(data) if isinstance(data, bytes) else int(data.size)
+
     def put(self, at: Location, data: bytes, *, is_durable: bool = True) -> None:
         """Write an object, replacing an earlier one."""
         if is_rehearsal() and not is_durable:
@@ -186,6 +196,17 @@ class ObjectStorage:
                 names = {each["path"] for page in pages for each in page if each["size"]}
         here = {name.removeprefix(above).partition("/")[0] for name in names}
         return sorted(name for name in here if name > after)
+
+    def list_once_written(self, folder: Location) -> list[str]:
+        """Return the names in a folder that only this process fills. A folder with names is listed once."""
+        with _kept_lock:
+            known = _listed.get(folder)
+        if known is not None:
+            return known
+        if names := self.list_from(folder):
+            with _kept_lock:
+                _listed[folder] = names
+        return names
 
     def folders_in(self, folder: Location) -> list[str]:
         """Return the names of the folders in a folder; [] if it is absent."""
@@ -316,6 +337,7 @@ def _forget(*files: Location) -> None:
     with _kept_lock:
         for at in files:
             _kept.pop(at, None)
+            _listed.pop(at.parent, None)
 
 
 @contextmanager

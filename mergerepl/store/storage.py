@@ -12,9 +12,10 @@ import itertools
 import os
 import shutil
 import stat
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -277,9 +278,37 @@ def facts_of(at: Location) -> FileFacts:
     return found
 
 
+def size_to_read(at: Location) -> int:
+    """Return the size of a file that is written once and read next; an object is read here, for both.
+
+    Raises: FileNotFoundError.
+    """
+    found = storage(at)
+    return facts_of(at).size if isinstance(found, FolderStorage) else found.size_once_written(at)
+
+
+def are_at_most(files: Iterable[Location], most_bytes: int) -> bool:
+    """Whether files that are read next have at most a number of bytes together.
+
+    Raises: FileNotFoundError.
+    """
+    left = most_bytes
+    return all((left := left - size_to_read(file)) >= 0 for file in files)
+
+
 def files_in(folder: Location, ending: str = "") -> list[Location]:
     """Return the files and folders of a folder whose names have an ending, by name; [] if the folder is absent."""
     return [folder / name for name in storage(folder).list_from(folder) if name.endswith(ending)]
+
+
+def files_once_written(folder: Location) -> list[Location]:
+    """Return the Parquet files in a folder that only this process fills, by name."""
+    found = storage(folder)
+    if isinstance(found, FolderStorage):
+        names = found.list_from(folder)
+    else:
+        names = found.list_once_written(folder)
+    return [folder / name for name in names if name.endswith(".parquet")]
 
 
 def names_in(folder: Location) -> list[str]:
@@ -405,6 +434,19 @@ def provide_folder(root: Location) -> Iterator[None]:
             # It is in use.
             with suppress(OSError):
                 os.rmdir(folder)
+
+
+@contextmanager
+def scratch_files(contents: Mapping[str, bytes]) -> Iterator[Location]:
+    """Give a folder of this machine that has these files until the block ends; only this user can read it."""
+    with tempfile.TemporaryDirectory(prefix="mergerepl-") as made:
+        folder = Location.of(made)
+        for name, data in contents.items():
+            at = folder.join(name)
+            os.makedirs(at.parent, exist_ok=True)
+            with open(at, "wb") as file:
+                file.write(data)
+        yield folder
 
 
 def make_folder(path: Location) -> None:

@@ -183,7 +183,7 @@ def cut_short(folder: Path, point: str) -> int:
         del os.environ["MERGEREPL_FAILPOINT"]
 
 
-MOST_REQUESTS = 230
+MOST_REQUESTS = 145
 """Of a sync of five updates, two deletes and inserts, and a conflict, in a process that has run `apply`. Only lower it."""
 
 

@@ -113,10 +113,11 @@ def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
     """Remove pointers to finished sessions of this publisher, and pointers that a kill left half written."""
     drop_half_written_pointers(subscriber)
     publisher_id = publisher.info().replid
-    staged = {folder.name for folder in staged_folders(publisher.staging)}
     # A damaged pointer does not name its publisher; a capture, which needs the name, refuses the pointer.
-    for pointer in pointers(subscriber):
-        if pointer.replid == publisher_id and pointer.session not in staged:
+    own = [pointer for pointer in pointers(subscriber) if pointer.replid == publisher_id]
+    staged = {folder.name for folder in staged_folders(publisher.staging)} if own else set()
+    for pointer in own:
+        if pointer.session not in staged:
             require_publisher(publisher)
             settle(publisher, subscriber, pointer.session)
 
