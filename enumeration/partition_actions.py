@@ -259,9 +259,9 @@ def _state(name: str) -> Column:
     )
 
 
-def is_seen(members: str, partition_id: int) -> Column:
-    """True if a subscriber of the partition sees a row of these partitions."""
-    return F.arrays_overlap(F.col(members), F.array(F.lit(partition_id), F.lit(EVERYBODY)))
+def is_seen(members: str, *partition_ids: int) -> Column:
+    """True if a subscriber of one of the partitions sees a row of these `members`."""
+    return F.arrays_overlap(F.col(members), F.array(*map(F.lit, partition_ids), F.lit(EVERYBODY)))
 
 
 def _had(partition_id: int) -> Column:

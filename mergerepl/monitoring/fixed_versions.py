@@ -173,7 +173,7 @@ def moved_rows(
         spark,
         end.replica.folder,
         article.nickname,
-        end.other.partition_id,
+        end.other,
         from_seq_inclusive=first,
         through_seq_inclusive=end.info.last_seq,
     )

@@ -315,6 +315,8 @@ def row_partitions(publisher: Replica, article: PublishedArticle, rowguid: str) 
             Reason(row[partitions.REASON]).name.lower() if row.get(partitions.REASON) is not None else None,
         )
         for number, row in sorted(newest.items())
+        # Moves of one subscriber to another partition are below.
+        if number >= EVERYBODY
     )
 
 

@@ -144,6 +144,8 @@ def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
         status = {"status": int(SubscriptionState.ACTIVE)}
         change, detail = find_changes(abouts, subscription_settings(each.subscription) | status)
         if change:
+            if any(function.lower() in change for function in stated.filters.functions):
+                detail += "; the next session of it moves it to that partition"
             run = partial(carry_out.change_subscription, each.row, each.replica.root, change)
             yield Step("change", each.subscription.subscriber, detail, run)
 

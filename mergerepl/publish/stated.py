@@ -75,7 +75,7 @@ def prepare(publication: Publication, stored: Stored) -> Stated:
     new = _new_articles(publication, stored)
     filters = _filters(publication, stored, new)
     values = [values_of(each, filters.functions) for each in publication.subscriptions]
-    _check_values(publication, stored, filters, values)
+    _check_values(publication, filters, values)
     for each in stored.subscribers:
         _check_subscriber(publication, stored, each)
     rows = [
@@ -225,22 +225,10 @@ def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]
     return filters
 
 
-def _check_values(
-    publication: Publication, stored: Stored, filters: PublicationFilters, values: Sequence[Values]
-) -> None:
+def _check_values(publication: Publication, filters: PublicationFilters, values: Sequence[Values]) -> None:
     for subscription, each in zip(publication.subscriptions, values, strict=True):
         check_values(filters, each, of=f"Subscriber '{subscription.subscriber}'")
     check_no_overlap(publication, filters, values)
-    for subscriber, each in zip(stored.subscribers, values, strict=True):
-        for function, now in each.items() if subscriber.is_active else ():
-            name, place = function.lower(), subscriber.subscription.subscriber
-            if now != (before := getattr(subscriber.row, name)):
-                raise PublicationError(
-                    f"Subscriber '{place}': its {name} was '{before}' and is '{now}'; it decides which rows the subscriber "
-                    "has. Put it back; or take the subscription out of the file, run `mergerepl apply`, and subscribe it "
-                    "again.",
-                    subscriber=place,
-                )
 
 
 # ---- subscribers

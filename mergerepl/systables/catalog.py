@@ -266,6 +266,14 @@ class SubscriptionRow:
         "tablenick -> level and time of the validation that found other rows; until it is equal",
     ] = field(default_factory=dict)
     failures: Annotated[int, "sessions that failed one after the other, up to 3"] = 0
+    former_partition_id: Annotated[
+        int | None, "the partition before its host_name or suser_sname changed; NULL: they never did"
+    ] = None
+    moved_at_seq: Annotated[
+        Bigint,
+        NOT_NULL,
+        "the run up to which changes of the former partition are its own, later those of the present",
+    ] = 0
 
     @property
     def is_own(self) -> bool:

@@ -17,6 +17,12 @@ from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 EVERYBODY: Final = -1
 """partition_id of the rows that every subscriber has: those that a static filter selects."""
 
+
+def addressed_to(nickname: int) -> int:
+    """Return the partition_id of moves that one subscriber alone gets: those of its own change of partition."""
+    return EVERYBODY - nickname
+
+
 PUBLICATION_NUMBER: Final = "publication_number"
 PARTITION_ID: Final = "partition_id"
 ENTERED: Final = "entered"
@@ -34,6 +40,8 @@ class Reason(IntEnum):
     """Its own columns changed."""
     PARENT = 3
     """A parent row changed that it follows through a join filter."""
+    HOST_NAME = 4
+    """The subscriber's HOST_NAME() or SUSER_SNAME() changed."""
 
 
 class PartitionStatus(IntEnum):
@@ -74,7 +82,7 @@ CURRENT: Final = SystemTable(
         publication_number | int | publication
         tablenick | int | article nickname
         rowguid | string | row identity
-        partition_id | int | partition that the row is in; -1: everybody
+        partition_id | int | partition that the row is in; -1: everybody; below: a subscriber alone (-1 - its nickname)
         generation | bigint | generation of this change, at the publisher
         entered | boolean | true: the row came in with this change; false: it was in, and stays
         seq | bigint | number of the appended run; the highest one of a row and a partition counts
@@ -90,9 +98,9 @@ PAST: Final = SystemTable(
         publication_number | int | publication
         tablenick | int | article nickname
         rowguid | string | row identity
-        partition_id | int | partition that the row left; -1: everybody
+        partition_id | int | partition that the row left; -1: everybody; below: a subscriber alone (-1 - its nickname)
         generation | bigint | generation in which it left, at the publisher
-        reason | int | 1 deleted, 2 its own columns changed, 3 a row that it follows changed
+        reason | int | 1 deleted, 2 its own columns changed, 3 a row that it follows changed, 4 host_name changed
         seq | bigint | number of the appended run; the highest one of a row and a partition counts
         """
     ),
@@ -105,7 +113,9 @@ class GenerationPartition:
 
     publication_number: Annotated[int, "publication"]
     generation: Annotated[Bigint, "generation at the publisher"]
-    partition_id: Annotated[int, "partition for which the generation has changes; -1: everybody"]
+    partition_id: Annotated[
+        int, "partition for which the generation has changes; -1: everybody; below: a subscriber alone"
+    ]
     changecount: Annotated[Bigint, "so many; several rows of one pair are summed"]
     first_seq: Annotated[Bigint, "the first run with such a change"]
     seq: Annotated[Bigint, "number of the appended run"]

@@ -116,6 +116,10 @@ MAPPED = (
 """Of a run of a publisher with row filters: they follow the others of the run."""
 
 
+PARTITION_CHANGED = ("partition.after_group", "partition.before_row", "partition.after_row")
+"""Of a session that moves its subscriber to another partition."""
+
+
 QUIET = ("quiet.before_move",)
 """Of a session without changes, at each commit by which it moves what is settled."""
 

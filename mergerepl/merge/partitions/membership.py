@@ -111,8 +111,8 @@ class MembershipPass:
         kept: Holds the results until their reader is done.
         found: Article name -> MEMBERSHIPS, for articles that have any.
         counts: The row counts of `found`.
-        bound: Rows (rowguid) by article name that stay as they were unless they end up in the partition `bound_to`.
-        bound_to: A partition.
+        bound: Rows (rowguid) by article name that stay as they were unless they end up in one of the partitions `bound_to`.
+        bound_to: Partitions.
         outside: The rows (rowguid) of `bound` that stayed as they were, for articles that have any.
         moved: By join, what followers of moved rows meet; a join is absent if no parent moved.
     """
@@ -124,7 +124,7 @@ class MembershipPass:
     found: dict[str, DataFrame] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     bound: Mapping[str, DataFrame] = field(default_factory=dict)
-    bound_to: int = EVERYBODY
+    bound_to: Sequence[int] = ()
     outside: dict[str, DataFrame] = field(default_factory=dict)
     moved: dict[JoinFilter, Sought] = field(default_factory=dict)
 
@@ -146,7 +146,7 @@ class MembershipPass:
     def _put_back(self, name: str, affected: Changed) -> Changed | None:
         """Return CHANGED with the bound rows that lie outside as they were; None if all lie inside."""
         count = self.counts[name]
-        outside = self.found[name].where(~is_seen(IS, self.bound_to)).select(ROWGUID)
+        outside = self.found[name].where(~is_seen(IS, *self.bound_to)).select(ROWGUID)
         outside = in_one_task(outside, count)
         outside = self.kept.keep(outside.join(in_one_task(self.bound[name], count), on=ROWGUID))
         if not outside.count():

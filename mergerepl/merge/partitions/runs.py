@@ -9,13 +9,14 @@ from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
 from mergerepl.delta import appended
 from mergerepl.delta.tables import Transaction
 from mergerepl.failpoints import failpoint
-from mergerepl.frames import DataFrame, F
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.store.location import Location
 from mergerepl.systables import partitions
+from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.contents import SEQ
-from mergerepl.systables.partitions import ENTERED, EVERYBODY, PARTITION_ID, REASON
+from mergerepl.systables.partitions import ENTERED, EVERYBODY, PARTITION_ID, REASON, addressed_to
 from triggers.partition_mappings import current_mappings, generation_mappings, past_mappings
 
 _MAPPING = (TABLENICK, ROWGUID, PARTITION_ID, GENERATION, SEQ)
@@ -65,26 +66,30 @@ def read_mappings(
     spark: SparkSession,
     folder: Location,
     tablenick: int,
-    partition_id: int,
+    subscription: SubscriptionRow,
     *,
     from_seq_inclusive: int,
     through_seq_inclusive: int,
 ) -> DataFrame:
-    """Return the mapping rows of one article for a partition and for everybody, from a run on.
+    """Return the mapping rows of one article for a subscriber's partition and for everybody, from a run on.
+
+    `subscription` is the publisher's row about the subscriber. If its partition changed, up to that run the rows of the
+    former partition count, in it those that are addressed to the subscriber.
 
     Returns: rowguid, partition_id, generation, entered (NULL: it left), reason, seq.
     """
+    ids = [each for each in (subscription.partition_id, subscription.former_partition_id) if each is not None]
+    if subscription.former_partition_id is not None:
+        ids.append(addressed_to(subscription.replnickname))
 
     def of(table: str) -> DataFrame:
         bounds = {SEQ: (from_seq_inclusive - 1, through_seq_inclusive)}
         is_current = table == partitions.CURRENT.name
         asked = [*_MAPPING, ENTERED if is_current else REASON]
-        among = {TABLENICK: [tablenick], PARTITION_ID: [EVERYBODY, partition_id]}
+        among = {TABLENICK: [tablenick], PARTITION_ID: [EVERYBODY, *ids]}
         rows = appended.read(spark, folder / table, bounds, columns=asked, among=among)
         rows = appended.within(rows, bounds, lambda run: query_parameter(run, "bigint"))
-        mine = F.col(PARTITION_ID).isin(EVERYBODY) | (
-            F.col(PARTITION_ID) == query_parameter(partition_id, "int")
-        )
+        mine = F.col(PARTITION_ID).isin(EVERYBODY) | _is_of(subscription)
         return rows.where((F.col(TABLENICK) == tablenick) & mine).select(
             ROWGUID,
             PARTITION_ID,
@@ -95,3 +100,18 @@ def read_mappings(
         )
 
     return of(partitions.CURRENT.name).unionByName(of(partitions.PAST.name))
+
+
+def _is_of(subscription: SubscriptionRow) -> Column:
+    """True for a mapping row of the partition that a subscriber has, or had when the run was appended."""
+    present = F.col(PARTITION_ID) == query_parameter(subscription.partition_id or 0, "int")
+    former = subscription.former_partition_id
+    if former is None:
+        return present
+    at = query_parameter(subscription.moved_at_seq, "bigint")
+    own = F.col(PARTITION_ID) == query_parameter(addressed_to(subscription.replnickname), "int")
+    return (
+        (present & (F.col(SEQ) > at))
+        | ((F.col(PARTITION_ID) == query_parameter(former, "int")) & (F.col(SEQ) <= at))
+        | (own & (F.col(SEQ) == at))
+    )

@@ -47,14 +47,17 @@ def capture_replica(root: Location, *, progress: Progress) -> CaptureResult:
         return _capture(replica, publishers, _embedded_spark, progress)
 
 
-def capture_held(replica: Replica, pubid: str, *, progress: Progress) -> CaptureResult:
+def capture_held(
+    replica: Replica, pubid: str, *, progress: Progress, spark_of: SparkSource | None = None
+) -> CaptureResult:
     """Capture one publication of a publisher whose lease the caller holds.
 
-    `apply` does so before it initialises a subscriber. Problems of another publication's tables do not matter.
+    `apply` does so before it initialises a subscriber, a session before it moves one to another partition. Problems of
+    another publication's tables do not matter.
 
     Raises: CaptureError, SchemaMismatchError (nothing was captured).
     """
-    return _capture(replica, [], _embedded_spark, progress, only=pubid)
+    return _capture(replica, [], spark_of or _embedded_spark, progress, only=pubid)
 
 
 def _embedded_spark() -> "SparkSession":

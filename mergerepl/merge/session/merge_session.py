@@ -24,6 +24,7 @@ from mergerepl.merge.capture.windows import move_versions
 from mergerepl.merge.partitions.scratch import with_scratch_outside
 from mergerepl.merge.session import session_history
 from mergerepl.merge.session.carry_out import Outcome, carry_out
+from mergerepl.merge.session.change_partition import follow_partition
 from mergerepl.merge.session.choice import choose_engine
 from mergerepl.merge.session.clean_up import clean_up_when_due
 from mergerepl.merge.session.history_cleanup import purge_history_of
@@ -290,6 +291,9 @@ def held_session(
     recovered = recover(publisher, subscriber, spark_of, engine=request.engine)
     expire_overdue(publisher, present(publisher.info()), only=request.subscription.subid)
     sides = open_sides(publisher, subscriber, request.subscription)
+    if follow_partition(publisher, sides[PUBLISHER].other, spark_of, request.progress):
+        result, is_in_history = held_session(request.reread(), start_time, started, stopped)
+        return replace(result, recovered=result.recovered + recovered), is_in_history
     if sides[PUBLISHER].filtered is not None and not (request.upload and request.download):
         # Rows that an upload moves must be downloaded by the same session.
         raise PublicationError(

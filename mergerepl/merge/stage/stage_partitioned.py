@@ -52,7 +52,7 @@ from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ance
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
-from mergerepl.replica.partition_generations import generations_for
+from mergerepl.replica.partition_generations import generations_for, is_moving
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, current_rows
 from mergerepl.rows.lineage_value import agent_nickname
@@ -279,7 +279,7 @@ def _memberships(
         base_rows(spark, replica, session.publication.articles, versions),
         session.kept,
         bound=bound,
-        bound_to=_partition_id(session),
+        bound_to=_writable(session),
     )
     found = pass_.run(changed)
     return found, event_counts(found, pass_.counts), pass_.outside
@@ -325,7 +325,7 @@ def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
         session.spark,
         folder,
         article.nickname,
-        _partition_id(session),
+        session.subscription,
         from_seq_inclusive=wanted.first_seq,
         through_seq_inclusive=session.last_seq,
     )
@@ -342,6 +342,18 @@ def _partition_id(session: PartitionedSession) -> int:
     # A subscription gets its partition before its first row.
     assert number is not None
     return number
+
+
+def _writable(session: PartitionedSession) -> tuple[int, ...]:
+    """Return the partitions that the subscriber may write: also the former one until the session that moves it."""
+    mine, about = _partition_id(session), session.subscription
+    start = session.plan.down.from_generation_exclusive
+    former = about.former_partition_id
+    if former is not None and is_moving(
+        session.replica, session.publication.number, about, from_generation_exclusive=start
+    ):
+        return mine, former
+    return (mine,)
 
 
 def _acted(
