@@ -288,12 +288,19 @@ CASES = SUMS | DELTAS | UNIONS | FIELDS | TEXTS | ORDER | SIDES | DELETES | BY_C
 
 
 FIRST = {contest.resolver: contest for contest, _ in reversed(CASES.values())}
+ALIKE = {
+    *("datetime_later_wins", "datetime_earlier_wins", "priority_column"),  # as maximum and minimum
+    *("publisher_wins", "upload_only"),  # as subscriber_wins and download_only
+}
+"""Resolvers whose rule is the expression of another one's, on other names."""
+
 ON_SPARK = [
     rule
     for rule, (contest, _) in CASES.items()
     if phases.setting_of(contest) == phases.setting_of(FIRST[contest.resolver])
+    if contest.resolver not in ALIKE
 ]
-"""The first article of each resolver."""
+"""The first article of each resolver whose rule is its own."""
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def test_merge(spark: SparkSession, transcript: Transcript) -> None:
     run("dashboard -f hq -o page.html")
     run("conflicts drop -f hq --older-than 1d --dry-run")
     run("row customers -f hq --key id=1")
-    run("validate -f sales.yml")
+    run("validate north -f sales.yml")
     run("sync -f north --quiet")
     run("validate north -f hq --level rowcount")
     run("history -f hq")
