@@ -14,7 +14,8 @@ tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes
 (row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows), transactional (commands: an
 idle run; 100,000 updates beside the same by hand, in turns; 1,000 in 1 M and 10 M rows), conflicts (1 M rows changed at
 both sides beside 1 M changed at one, the newest 20 of the conflicts listed, and the purge of all), aged (what a session
-reads and writes after 100, 1,000 and 10,000 sessions).
+reads and writes after 100, 1,000 and 10,000 sessions), reinit (a subscriber of 1 M rows, 100 of
+them different, filled again; beside a new one).
 
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
@@ -36,7 +37,7 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 from bench_products import captures, commands, tracking
-from bench_sessions import aged_sessions
+from bench_sessions import aged_sessions, filled_again
 from bench_tables import (
     changes_of,
     commits_below,
@@ -446,7 +447,7 @@ def main() -> None:
     """Run the chosen parts."""
     every = (
         *("mr1", "hundred", "small", "scale", "idle", "few", "updates", "cold", "counts"),
-        *("tracking", "cdc", "partitions", "transactional", "conflicts", "aged"),
+        *("tracking", "cdc", "partitions", "transactional", "conflicts", "aged", "reinit"),
     )
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -499,6 +500,9 @@ def main() -> None:
     if "conflicts" in parts:
         print("\n| | one side | both sides | ratio | limit |\n|---|---|---|---|---|")
         conflicts(spark, options.rounds, options.warm_up)
+    if "reinit" in parts:
+        print("\n| | reinit | a new subscriber | ratio | limit |\n|---|---|---|---|---|")
+        filled_again(spark, options.rounds, options.warm_up)
     if "partitions" in parts:
         print("\n| rows | partitions | total | outside of MERGE | ratio | limit |\n|---|---|---|---|---|---|")
         partitions(spark, options.rounds, options.warm_up)

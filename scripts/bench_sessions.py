@@ -1,4 +1,4 @@
-"""The benchmark's part about age: what a session reads and writes after a hundred, a thousand and ten thousand of them."""
+"""The benchmark's parts about age: a session after 100, 1,000 and 10,000 of them, and a subscriber that is filled again."""
 
 import statistics
 import tempfile
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import yaml
+from bench_tables import timed, write_table
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.merge.session.clean_up import clean_up_metadata
@@ -96,3 +98,42 @@ def aged_sessions(rounds: int) -> None:
             first = first or found
             cells = (f"{found[name]:,.0f} ({found[name] / first[name]:.2f})" for name in found)
             print(f"| {age:,} | {' | '.join(cells)} | 1.1 |")
+
+
+def filled_again(spark: SparkSession, rounds: int, warm_up: int) -> None:
+    """Time `reinit` where 100 of 1,000,000 rows differ, beside the first copy of a new subscriber, in turns."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_table(spark, folder / "hq" / "orders", 1_000_000)
+        stated = {
+            "publication": "bench",
+            "publisher": "./hq",
+            "articles": [{"name": "orders", "key": ["id"]}],
+        }
+        subscribers = ["north"]
+
+        def subscribe() -> None:
+            file = folder / "bench.yml"
+            named = [{"subscriber": f"./{each}"} for each in subscribers]
+            file.write_text(yaml.safe_dump({**stated, "subscriptions": named}))
+            mergerepl.Project.load(file).apply()
+
+        def fill() -> None:
+            (done,) = mergerepl.Project.load(folder / "hq").reinit("north", discard_local=True).articles
+            assert done.updates == done.kept == 100, done
+
+        subscribe()
+        for number in range(warm_up + rounds):
+            north = DeltaTable(str(folder / "north" / "orders"))
+            north.update(updates={"qty": "qty + 1"}, predicate=f"id % 10000 = {number}")
+            subscribers.append(f"south_{number}")
+            for kept, work in zip(seconds, (fill, subscribe), strict=True):
+                took = timed(work)
+                if number >= warm_up:
+                    kept.append(took)
+    ours, copy = (statistics.median(each) for each in seconds)
+    print(
+        f"| reinit, 100 of 1,000,000 rows differ; a new subscriber | {ours:.1f} s | {copy:.1f} s | {ours / copy:.2f} | |",
+        flush=True,
+    )

@@ -23,9 +23,9 @@ CHECKSUM = "checksum"
 
 _AT_PUBLISHER = "at_publisher"
 _BUCKET = "bucket"
-_HASH = "hash"
-_HALVES = ("high", "low")
-_SUMS = ("rows", *_HALVES)
+HASH = "hash"
+HALVES = ("high", "low")
+_SUMS = ("rows", *HALVES)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _hashed(rows: DataFrame, article: PublishedArticle, *, at_publisher: bool) -
     return rows.select(
         F.lit(at_publisher).alias(_AT_PUBLISHER),
         _bucket(article, rows.schema).alias(_BUCKET),
-        row_hash(article.columns, rows.schema).alias(_HASH),
+        row_hash(article.columns, rows.schema).alias(HASH),
     )
 
 
@@ -75,14 +75,15 @@ def _sums() -> list[Column]:
     for name, here in (("publisher", F.col(_AT_PUBLISHER)), ("subscriber", ~F.col(_AT_PUBLISHER))):
         measures.append(F.count_if(here).alias(f"{name}_rows"))
         measures += [
-            F.sum(F.when(here, _half(half)).otherwise(F.lit(0))).alias(f"{name}_{half}") for half in _HALVES
+            F.sum(F.when(here, half_of_hash(half)).otherwise(F.lit(0))).alias(f"{name}_{half}")
+            for half in HALVES
         ]
     return measures
 
 
-def _half(half: str) -> Column:
+def half_of_hash(half: str) -> Column:
     """Return half of the hash as a number whose sum does not overflow before two thousand million rows."""
-    value = F.col(_HASH)
+    value = F.col(HASH)
     return F.shiftrightunsigned(value, 32) if half == "high" else value.bitwiseAND(F.lit(0xFFFFFFFF))
 
 
@@ -130,7 +131,7 @@ def _keyed(
         F.lit(at_publisher).alias(_AT_PUBLISHER),
         *(key.alias(f"k{i}") for i, key in enumerate(keys.values())),
         *(text.alias(f"t{i}") for i, text in enumerate(texts)),
-        row_hash(article.columns, rows.schema).alias(_HASH),
+        row_hash(article.columns, rows.schema).alias(HASH),
     )
 
 

@@ -38,7 +38,7 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
-from mergerepl.delta.tables import open_table, read_version
+from mergerepl.delta.tables import open_table, read_columns
 from mergerepl.frames import Column
 from mergerepl.merge.partitions.versions import published_state
 from mergerepl.merge.repair.differing import compared, refuse_duplicates, with_images, without_equal
@@ -64,7 +64,7 @@ _HERE = 1
 _NO_ROUND = 1023
 
 _MANY = 100_000
-"""From so many rows of both tables on, one more query finds the keys that differ: it shuffles no whole rows."""
+"""From this number of rows in each table on, one more query finds the few rows to compare (`without_equal`)."""
 
 _STATE = "state"
 """The publisher's version of a row, as METADATA_COLUMNS; `is_recorded`: it has metadata of it."""
@@ -105,15 +105,15 @@ def decided_rows(spark: SparkSession, of: ReinitArticle, kept: Kept) -> DataFram
 
     Raises: PublicationError if a key has several rows; SchemaMismatchError; EngineError.
     """
-    article, rows, tables = of.article, {}, []
+    article, rows, counts = of.article, {}, []
     for name, side in of.sides.items():
         table = open_table(side.replica.table(side.articles[of.nickname]), of.versions[name])
         require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
-        rows[name] = read_version(spark, table.path, table.version)
-        tables.append(table)
-        require_columns(article, table.path, rows[name].columns)
-    if all(row_count(table.path, table.version) >= _MANY for table in tables):
-        rows = without_equal(rows, article)
+        require_columns(article, table.path, [field["name"] for field in table.fields])
+        rows[name] = read_columns(spark, table.path, table.version, article.columns)
+        counts.append(row_count(table.path, table.version))
+    if min(counts) >= _MANY:
+        rows = without_equal(rows, article, count=sum(counts), kept=kept)
     differ = kept.keep(compared(rows, article).where(F.col("kind").isNotNull()))
     refuse_duplicates(
         differ, differ, article, done="reinitialised", remedy="Nothing was changed. Remove the duplicates."

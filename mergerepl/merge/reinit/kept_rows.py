@@ -6,8 +6,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
+from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import NewTable, Transaction, append, create_table
+from mergerepl.delta.tables import NewTable, Transaction, create_table
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.application_ids import RUN_APP_ID
 from mergerepl.store.location import Location
@@ -35,4 +36,4 @@ def export(rows: DataFrame, article: PublishedArticle, folder: Location, mark: C
     named = zip(article.fields, article.columns, strict=True)
     flat = rows.select(*(F.col(f"{ROW}.{field}").alias(name) for field, name in named), KIND)
     create_table(folder, NewTable(json.loads(flat.schema.json())["fields"]), mark)
-    append(flat, folder, Transaction(RUN_APP_ID, 1, mark))
+    appended.append(flat, folder, Transaction(RUN_APP_ID, 1, mark))
