@@ -173,6 +173,16 @@ def check_filters_unchanged(
                 f"or {PUBLISH_AGAIN}.",
                 article=article,
             )
+        if _unique_joins(before, article) != _unique_joins(now, article):
+            raise PublicationError(
+                f"Article '{article}': `unique` of one of its joins is not in the file as it was published. Put that back; "
+                f"or {PUBLISH_AGAIN}.",
+                article=article,
+            )
+
+
+def _unique_joins(filters: PublicationFilters, article: str) -> set[str]:
+    return {join.parent for join in filters.joins_of(article) if join.unique}
 
 
 def _written(filters: PublicationFilters, article: str) -> list[str]:

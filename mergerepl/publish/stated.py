@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mergerepl.changes import PUBLISHER
 from mergerepl.delta.tables import TableState, edited_table
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
+from mergerepl.filters.stated import ONE_SUBSCRIPTION
 from mergerepl.model.publication import Article, Publication
+from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.publish.check_article import check_article, check_resolver, published_fields
 from mergerepl.publish.filters import (
     Values,
@@ -129,6 +132,8 @@ def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
         if article.name in known:
             row = known[article.name]
             _check_article_unchanged(article, row)
+            if stored.active:
+                _check_followed(article, row)
             types = dict(zip(row.published_columns, row.published_types, strict=False))
             check_resolver(article, types, row.generated_columns)
             continue
@@ -193,6 +198,28 @@ def _check_article_unchanged(article: Article, row: ArticleRow) -> None:
                 f"It cannot change while the article is published. Put it back; or {PUBLISH_AGAIN}.",
                 article=article.name,
             )
+
+
+def _check_followed(article: Article, row: ArticleRow) -> None:
+    """Refuse changes that active subscribers would follow for later rows only: the present ones would stay different."""
+    before, now = row.partition_options, article.partition_options
+    if before != now and ONE_SUBSCRIPTION in (before, now):
+        raise _subscribe_again_otherwise(article, "partition_options", before, now)
+    if (
+        row.article_resolver in RESOLVERS
+        and RESOLVERS[row.article_resolver].rejects == PUBLISHER
+        and article.resolver != row.article_resolver
+    ):
+        raise _subscribe_again_otherwise(article, "resolver", row.article_resolver, article.resolver)
+
+
+def _subscribe_again_otherwise(article: Article, key: str, before: object, now: object) -> PublicationError:
+    return PublicationError(
+        f"Article '{article.name}': `{key}` was {_shown(before)} and is {_shown(now)} in the file. Active subscribers "
+        "cannot follow that: rows that differ already would stay different. Put it back; or run `mergerepl sync`, take all "
+        "subscriptions out of the file, run `mergerepl apply`, and put them in again.",
+        article=article.name,
+    )
 
 
 def _shown(value: object) -> str:

@@ -1,0 +1,157 @@
+"""Every key of a file under active subscriptions: whether a change is followed, asks for a diff, or is refused."""
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.config.schema import ArticleKeys, JoinKeys, PublicationKeys, ResolverKeys, SubscriptionKeys
+from mergerepl.config.stated import check_stated
+from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.model.publication import (
+    Article,
+    ConflictLogging,
+    Join,
+    Publication,
+    Resolution,
+    SubscriberType,
+    SyncType,
+    Tracking,
+)
+from mergerepl.model.resolvers import ResolverInfo
+from tests.publish.publishing import orders, table
+from tests.publish.stored_publication import COLUMNS, HQ, Replicas, plan, publication, subscribed
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+FOLLOWED, DIFF, REFUSED = "followed", "diff", "refused"
+LINES = Article("lines", "lines", ("id",))
+TO = (subscribed(), subscribed("south"))
+
+
+def one(**settings: Any) -> Publication:
+    """Return a publication of one article with two subscribers."""
+    return publication(orders(**{"tracking": Tracking.COLUMN, **settings}), to=TO)
+
+
+def filtered(*, by: str = "id = CAST(HOST_NAME() AS INT)", to: str = "1", **settings: Any) -> Publication:
+    hosts = (subscribed(host_name=to), subscribed("south", host_name="2"))
+    return publication(orders(filter=by, **settings), to=hosts)
+
+
+def joined(**settings: Any) -> Publication:
+    join = {"article": "lines", "parent": "orders", "on": "lines.id = orders.id", **settings}
+    return replace(filtered(), articles=(*filtered().articles, LINES), joins=(Join(**join),))
+
+
+def of_publication(**settings: Any) -> Publication:
+    return replace(one(), **settings)
+
+
+def of_north(**settings: Any) -> Publication:
+    return replace(one(), subscriptions=(subscribed(**settings), TO[1]))
+
+
+def resolver(name: str, **info: Any) -> Publication:
+    return one(resolver=name, resolver_info=ResolverInfo(**info))
+
+
+NO_JOIN = replace(joined(), joins=())
+CASES: list[tuple[str, str, Publication, Publication, str]] = [
+    ("name", "of an article", one(), of_publication(articles=(replace(orders(), name="o"),)), REFUSED),
+    ("table", "", one(), of_publication(articles=(replace(orders(), table="lines"),)), REFUSED),
+    ("key", "", one(), one(key=("qty",)), REFUSED),
+    ("rowguid", "", one(), one(key=(), rowguid="qty"), REFUSED),
+    ("tracking", "to `row`", one(), one(tracking=Tracking.ROW), REFUSED),
+    ("tracking", "to `column`", one(tracking=Tracking.ROW), one(), REFUSED),
+    ("columns", "more", one(columns=("id",)), one(columns=("id", "qty")), REFUSED),
+    ("columns", "fewer", one(columns=("id", "qty")), one(columns=("id",)), REFUSED),
+    ("columns", "given or left out", one(), one(columns=("id", "qty")), REFUSED),
+    ("filter", "another", filtered(), filtered(by="id > 1 AND id = CAST(HOST_NAME() AS INT)"), REFUSED),
+    ("filter", "the first one", one(), one(filter="id = 1"), REFUSED),
+    ("filter", "the last one", filtered(), filtered(by=None), REFUSED),
+    ("partition_options", "among `0` to `2`", filtered(), filtered(partition_options=2), FOLLOWED),
+    ("partition_options", "to `3`", filtered(), filtered(partition_options=3), REFUSED),
+    ("partition_options", "from `3`", filtered(partition_options=3), filtered(), REFUSED),
+    ("compensate_for_errors", "", one(), one(compensates=True), FOLLOWED),
+    ("resolver.name", "between two that take both sides", one(), resolver("publisher_wins"), FOLLOWED),
+    ("resolver.name", "to `upload_only`", one(), resolver("upload_only"), FOLLOWED),
+    ("resolver.name", "to `download_only`", one(), resolver("download_only"), FOLLOWED),
+    ("resolver.name", "from `download_only`", resolver("download_only"), one(), FOLLOWED),
+    ("resolver.name", "from `upload_only`", resolver("upload_only"), one(), REFUSED),
+    ("resolver.name", "from `upload_only`", resolver("upload_only"), resolver("download_only"), REFUSED),
+    ("resolution", "", one(), one(resolution=Resolution.COLUMNS), FOLLOWED),
+    ("column", "", resolver("maximum", columns=("qty",)), resolver("maximum", columns=("b",)), FOLLOWED),
+    ("columns", "of a resolver", resolver("delta", columns=("qty",)), resolver("delta", columns=("b",)), FOLLOWED),
+    ("resolver_info", "", resolver("maximum", columns=("qty",)), resolver("maximum", columns=("b",)), FOLLOWED),
+    ("delimiter", "", one(), one(resolver_info=ResolverInfo(delimiter="|")), FOLLOWED),
+    ("update_delete", "", one(), one(resolver_info=ResolverInfo(update_delete="delete_wins")), FOLLOWED),
+    ("function", "", resolver("custom", function="a"), resolver("custom", function="b"), FOLLOWED),
+    ("joins", "more", NO_JOIN, joined(), REFUSED),
+    ("joins", "fewer", joined(), NO_JOIN, REFUSED),
+    ("article", "", joined(), replace(joined(article="orders", parent="lines"), articles=joined().articles), REFUSED),
+    ("parent", "", joined(), replace(joined(article="orders", parent="lines"), articles=joined().articles), REFUSED),
+    ("on", "", joined(), joined(on="lines.qty = orders.id"), REFUSED),
+    ("unique", "", joined(), joined(unique=True), REFUSED),
+    ("publication", "", one(), of_publication(name="stock"), REFUSED),
+    ("publisher", "another folder", one(), of_publication(publisher="/other"), REFUSED),
+    ("articles", "one more", one(), of_publication(articles=(*one().articles, LINES)), FOLLOWED),
+    ("articles", "one less", replace(one(), articles=(*one().articles, LINES)), one(), REFUSED),
+    ("subscriptions", "one more", one(), of_publication(subscriptions=(*TO, subscribed("east"))), FOLLOWED),
+    ("subscriptions", "one less", one(), of_publication(subscriptions=TO[:1]), FOLLOWED),
+    ("retention", "", one(), of_publication(retention=timedelta(days=40)), FOLLOWED),
+    ("conflict_retention", "", one(), of_publication(conflict_retention=3), FOLLOWED),
+    ("conflict_logging", "", one(), of_publication(conflict_logging=ConflictLogging.BOTH), FOLLOWED),
+    ("engine", "", one(), of_publication(engine="spark"), FOLLOWED),
+    ("allow_partition_realignment", "", filtered(), replace(filtered(), allow_partition_realignment=False), REFUSED),
+    ("subscriber", "another folder", one(), of_publication(subscriptions=(subscribed("west"), TO[1])), FOLLOWED),
+    ("name", "of a subscription", one(), of_north(name="n"), FOLLOWED),
+    ("type", "of a subscription", one(), of_north(type=SubscriberType.CLIENT, priority=0.0), REFUSED),
+    ("priority", "", one(), of_north(priority=10.0), FOLLOWED),
+    ("sync_type", "", one(), of_north(sync_type=SyncType.NONE), FOLLOWED),
+    ("host_name", "", filtered(), filtered(to="3"), FOLLOWED),
+    ("suser_sname", "", one(), of_north(suser_sname="N"), FOLLOWED),
+]  # fmt: skip
+
+
+def outcome(before: Publication, after: Publication) -> str:
+    """Return the outcome of a changed file whose subscribers are active."""
+    paths = [
+        HQ.parent / root[1:] / each.table for root in roots(before, after) for each in articles(before, after)
+    ]
+    tables = {path: table(path, *COLUMNS) for path in paths}
+    try:
+        check_stated(after)
+        lines = plan(Replicas(before).stored(after, tables=tables), after)
+    except (ConfigurationError, PublicationError):
+        return REFUSED
+    return DIFF if any(line.startswith("reinit ") for line in lines) else FOLLOWED
+
+
+def roots(*stated: Publication) -> set[str]:
+    return {root for each in stated for root in (each.publisher, *(s.subscriber for s in each.subscriptions))}
+
+
+def articles(*stated: Publication) -> set[Article]:
+    return {article for each in stated for article in each.articles}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{key} {change}" for key, change, *_ in CASES])
+def test_a_change_under_active_subscriptions_is_followed_or_refused(
+    case: tuple[str, str, Publication, Publication, str],
+) -> None:
+    *_, before, after, expected = case
+    assert outcome(before, after) == expected
+
+
+def test_every_key_has_a_case_and_a_row_in_the_docs() -> None:
+    models = (ArticleKeys, JoinKeys, PublicationKeys, ResolverKeys, SubscriptionKeys)
+    keys = {key for model in models for key in model.model_fields} - {"resolver", "alerts"}
+    assert {key.removeprefix("resolver.") for key, *_ in CASES} == keys | {"name"}
+    section = (
+        PAGE.read_text(encoding="utf-8").split("\n### Under active subscriptions\n")[1].split("\n## ")[0]
+    )
+    shown = re.findall(r"^\| `([\w.]+)` \| ([^|]*?) ?\| (\w+) \|", section, re.MULTILINE)
+    assert set(shown) == {(key, change, expected) for key, change, _, _, expected in CASES}
