@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mergerepl.delta.feed.column_changes import STATEMENTS
 from mergerepl.delta.types import Field, bare, ddl_of, padded_types
 from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.model.article import PublishedArticle
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 
 ADDED, LOST = "was added", "was dropped or renamed"
+TAKES_NULL, STATED = "is not NOT NULL any more", "has another comment or default"
+FOLLOWED = (ADDED, LOST, TAKES_NULL, STATED)
 """The ends of the problems of columns that a session may follow."""
 
 
@@ -89,6 +92,10 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
             column=name,
             version=commit.version,
         )
+    said = [each for each in window.schema.changes if each.kind in STATEMENTS]
+    changed = [each.column for each in said if each.column in at.article.columns]
+    if changed and at.is_publisher and stated:
+        raise changed_columns(at, f"column '{changed[0]}' {STATED}", stated[-1])
 
 
 def check_merged_columns(at: ArticleTable, window: "FeedWindow") -> None:
@@ -117,7 +124,7 @@ def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> 
     """Return the error about a change of columns that is not followed."""
     where = f"version {commit.version}, {commit.operation}" if commit is not None else "an earlier version"
     travels = "This schema change does not travel."
-    if problem.endswith(ADDED):
+    if problem.endswith((ADDED, STATED)):
         travels = "It travels with the next `mergerepl sync`."
     return SchemaMismatchError(
         f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). {travels} Nothing was changed. Undo it: ADD, "
@@ -282,9 +289,7 @@ def _null_problem(
         # A column that is not published may take NULL again: other replicas lack it.
         is_news = name in article.columns or not column["nullable"]
         if is_news and took_null.get(name, column["nullable"]) != column["nullable"]:
-            return f"column '{name}' " + (
-                "is not NOT NULL any more" if column["nullable"] else "became NOT NULL"
-            )
+            return f"column '{name}' " + (TAKES_NULL if column["nullable"] else "became NOT NULL")
     return None
 
 

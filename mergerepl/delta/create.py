@@ -15,7 +15,7 @@ from typing import Any
 from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import is_delta_table, log_path
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.metadata import CDF_PROPERTY, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION
+from mergerepl.delta.metadata import CDF_PROPERTY, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION, DEFAULTS_FEATURE
 from mergerepl.delta.own_log import forget_log
 from mergerepl.delta.types import Field, leaf_types
 from mergerepl.errors import StoreError
@@ -129,7 +129,7 @@ def features_of(table: NewTable) -> Iterable[str]:
     if "delta.generationExpression" in metadata:
         yield "generatedColumns"
     if DEFAULT_EXPRESSION in metadata:
-        yield "allowColumnDefaults"
+        yield DEFAULTS_FEATURE
     if table.clustering:
         yield from ("clustering", "domainMetadata")
 

@@ -39,10 +39,19 @@ class SchemaStep:
     LEAVE: ClassVar[str] = "leave"
     RENAME: ClassVar[str] = "rename"
     TYPE: ClassVar[str] = "type"
+    NULLABLE: ClassVar[str] = "nullable"
+    COMMENT: ClassVar[str] = "comment"
+    DEFAULT: ClassVar[str] = "default"
+
+    @property
+    def is_followed(self) -> bool:
+        """True if readers follow the column by the mark; a comment or a default changes no row."""
+        return self.what not in (SchemaStep.COMMENT, SchemaStep.DEFAULT)
 
     def to_step(self) -> str:
         """Return the step of the commit's mark."""
-        return f"{SCHEMA}:{self.what}:c{self.field}" + (f":{self.name}" if self.name else "")
+        kind = SCHEMA if self.is_followed else SETUP
+        return f"{kind}:{self.what}:c{self.field}" + (f":{self.name}" if self.name else "")
 
     @staticmethod
     def of(step: str) -> "SchemaStep | None":

@@ -26,6 +26,12 @@ GENERATION_EXPRESSION = "delta.generationExpression"
 DEFAULT_EXPRESSION = "CURRENT_DEFAULT"
 """The property of a column with its default value."""
 
+DEFAULTS_FEATURE = "allowColumnDefaults"
+"""The table feature of tables with defaults; delta-rs 1.6.6 writes to none of them."""
+
+COMMENT = "comment"
+"""The property of a column with its comment."""
+
 
 @dataclass(frozen=True)
 class TableMetadata:

@@ -67,6 +67,7 @@ from mergerepl.delta.writes import (
     compact,
     overwrite,
     retype_columns,
+    set_comment,
     state_features,
 )
 

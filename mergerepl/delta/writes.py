@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.contract.problems import COMMITTED_BY_DELTA_RS
 from mergerepl.delta.create import NewTable, features_of
 from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import COMMENT
 from mergerepl.delta.own_commits import commit_files, is_committed_here
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import (
@@ -25,6 +27,7 @@ from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import facts_of, size_to_read
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
@@ -140,13 +143,16 @@ def add_columns(
     if not columns:
         return
     state = open_table(path)
-    if not _missing_features(state, columns) and not state.has_column_mapping:
+
+    def add(opened: "DeltaTable") -> None:
         from deltalake import Field as LogField
 
-        properties = None if mark is None else commit_properties(path, mark)
-        with state.writing() as opened:
-            added = [LogField.from_json(json.dumps(column)) for column in columns]
-            opened.alter.add_columns(added, commit_properties=properties)
+        added = [LogField.from_json(json.dumps(column)) for column in columns]
+        opened.alter.add_columns(
+            added, commit_properties=None if mark is None else commit_properties(path, mark)
+        )
+
+    if not _missing_features(state, columns) and _is_altered_in_process(state, add):
         return
     named = ", ".join(_declared(column) for column in columns)
     from mergerepl.spark.session import new_session
@@ -157,6 +163,27 @@ def add_columns(
     state_features(lambda: session, state, (ddl_of(column["type"]) for column in columns))
     before_write()
     session.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({named})")
+
+
+def set_comment(
+    spark_of: "Callable[[], SparkSession]", path: Location, column: str, comment: str, mark: CommitMark
+) -> None:
+    """Set the comment of a column in a marked commit: by delta-rs, in milliseconds, unless only Spark can."""
+    said, properties = {COMMENT: comment}, commit_properties(path, mark)
+    state = open_table(path)
+    if not comment or not _is_altered_in_process(
+        state, lambda opened: opened.alter.set_column_metadata(column, said, commit_properties=properties)
+    ):
+        alter_table(spark_of, path, f"ALTER COLUMN {quote(column)} COMMENT {literal(comment)}", mark)
+
+
+def _is_altered_in_process(state: TableState, alter: "Callable[[DeltaTable], None]") -> bool:
+    """Alter a table by delta-rs; False if that cannot write to it."""
+    if state.has_column_mapping or not state.features <= COMMITTED_BY_DELTA_RS:
+        return False
+    with state.writing() as opened:
+        alter(opened)
+    return True
 
 
 def alter_table(

@@ -68,13 +68,16 @@ class Definition:
         """The name and type of each field, by number."""
         return {field.number: (field.name, field.type) for field in self.fields}
 
-    def next(self, fields: Iterable[PublishedField], number: int, *, is_root: bool) -> "Definition":
+    def next(
+        self, fields: Iterable[PublishedField], number: int, *, is_root: bool, is_changed: bool = False
+    ) -> "Definition":
         """Return the next definition, with these fields and this version; the same one if it has the same columns.
 
         Another set of fields or types gets its own image column. `is_root`: at the publisher, which counts the versions.
+        `is_changed`: also with the same columns, for another comment, default or NOT NULL.
         """
         after = replace(self, version=number, fields=tuple(fields), root=number if is_root else self.root)
-        if after.columns == self.columns:
+        if after.columns == self.columns and not is_changed:
             return self
         is_same = after.image_column == self.image_column
         return after if is_same else replace(after, image=number)

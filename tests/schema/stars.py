@@ -1,7 +1,7 @@
 """A publisher with subscribers in a star, in this process, whose users write and change columns by deltalake."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,26 @@ class Star(Published):
     """The publication `sales` with the articles `by_row` and `by_column`, which have the same rows."""
 
     def __init__(
-        self, root: Path, resolver: str = "priority", subscribers: Sequence[str] = ("north", "south")
+        self,
+        root: Path,
+        resolver: str = "priority",
+        subscribers: Sequence[str] = ("north", "south"),
+        prepared: Callable[[Path], object] = lambda _: None,
+        required: Collection[str] = (),
     ) -> None:
         super().__init__(root)
         self.subscribers = subscribers
-        rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "a": ["x"] * 3, "b": ["y"] * 3})
+        schema = pa.schema(
+            [
+                ("id", pa.int64()),
+                *(pa.field(each, pa.string(), nullable=each not in required) for each in "ab"),
+            ]
+        )
+        rows = pa.table({"id": [1, 2, 3], "a": ["x"] * 3, "b": ["y"] * 3}, schema=schema)
         articles = []
         for tracking in ("row", "column"):
             write_deltalake(str(root / "hq" / f"by_{tracking}"), rows)
+            prepared(root / "hq" / f"by_{tracking}")
             articles.append(
                 f"  - {{name: by_{tracking}, key: [id], tracking: {tracking}, resolver: {{name: {resolver}}}}}"
             )

@@ -54,7 +54,7 @@ _HEEDED_FEATURES = frozenset(
 )
 """Features that a published table may get later, as DROP FEATURE adds the first: Spark honours them on writing."""
 
-_FENCED_FEATURES = frozenset(
+COMMITTED_BY_DELTA_RS = frozenset(
     {
         "appendOnly",
         "changeDataFeed",
@@ -190,7 +190,7 @@ class TableContract:
         if level.casefold() != _SERIALIZABLE.casefold():
             yield FoundProblem(Code.ISOLATION, detail=level)
         if not is_local(table.path):
-            if unfenced := table.features & _KNOWN_FEATURES - _FENCED_FEATURES:
+            if unfenced := table.features & _KNOWN_FEATURES - COMMITTED_BY_DELTA_RS:
                 yield FoundProblem(Code.UNFENCED, detail=", ".join(sorted(unfenced)))
             if _TRANSACTION_RETENTION in table.properties:
                 yield FoundProblem(Code.EXPIRING)

@@ -18,6 +18,9 @@ FIELDS = "fields"
 DEFAULT, COMMENT, COMPUTED = "default", "comment", "computed"
 """Changed properties of a column. COMPUTED: it became generated or an identity column, or is not any more."""
 
+STATEMENTS = (COMMENT, DEFAULT)
+"""Changes of what a table says of a column: they concern no row."""
+
 REPLACE, RESTORE, MAPPING = "replace", "restore", "mapping"
 """Changes of the whole table: columns and rows were replaced, it was restored, column mapping was switched on or off."""
 

@@ -5,12 +5,14 @@ is found before the first statement. Each ALTER is a marked commit, read back by
 users wrote before it under the old columns. A step that dies leaves marks; the next one plans the rest.
 """
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mergerepl.delta.feed.column_changes import COMMENT, DEFAULT, NULLABILITY
 from mergerepl.delta.marks import CommitMark, SchemaStep
-from mergerepl.delta.metadata import CHAR_VARCHAR
-from mergerepl.delta.tables import TableState, add_columns, alter_table, open_table
+from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION, DEFAULTS_FEATURE
+from mergerepl.delta.tables import TableState, add_columns, alter_table, open_table, set_comment
 from mergerepl.delta.types import Field, field
 from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
@@ -18,21 +20,27 @@ from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.schema.follow import article_row, follow_columns
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.replica.replica import Replica
-from mergerepl.rows.sql import free_name, quote
+from mergerepl.rows.sql import free_name, literal, quote
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SchemaChangeRow
 
 _KEPT_METADATA = ("comment", CHAR_VARCHAR)
-"""What a new column keeps of the publisher's."""
+"""What a new column keeps of the publisher's; its default follows by a statement of its own."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A change of one column of a subscriber's table, by what follows ALTER TABLE; `added` is a new column."""
+    """A change of one column of a subscriber's table, by what follows ALTER TABLE.
+
+    `added` is a new column; `comment` the name and the new comment of one.
+    """
 
     what: SchemaStep
     statement: str
     added: Field | None = None
+    comment: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,13 +53,15 @@ class SubscribersTable:
     known: Definition
     target: Definition
     publishers: TableState
+    changed: Collection[tuple[int, str]] = ()
+    """The fields, with the kinds of their changes, that the publisher recorded since the version that is known here."""
 
     def steps(self) -> list[Step]:
         """Return the steps that give the table the publisher's columns.
 
         Raises: SchemaStoppedError if the table cannot take them; nothing was changed.
         """
-        return [*self._renames(), *self._adds()]
+        return [*self._renames(), *self._adds(), *self._statements()]
 
     def _renames(self) -> Iterator[Step]:
         """Yield renames, each to a name that is free then: in a circle one column has a temporary name for a while."""
@@ -114,6 +124,48 @@ class SubscribersTable:
             statement = f"ADD COLUMN {quote(each.name)} {each.type}"
             yield Step(SchemaStep(SchemaStep.ADD, each.number, each.name), statement, column)
 
+    def _statements(self) -> Iterator[Step]:
+        """Yield what the publisher's table says of the columns: that they take NULL, comments and defaults."""
+        for number, each in self.target.by_number.items():
+            known = self.known.by_number.get(number)
+            there = self.table.field(known.name) if known is not None else None
+            if (
+                (number, NULLABILITY) in self.changed
+                and each.nullable
+                and there is not None
+                and not there["nullable"]
+            ):
+                statement = f"ALTER COLUMN {quote(each.name)} DROP NOT NULL"
+                yield Step(SchemaStep(SchemaStep.NULLABLE, number, each.name), statement)
+            said = (there or field(each.name, each.type))["metadata"]
+            comment = each.comment or ""
+            if there is not None and (number, COMMENT) in self.changed and comment != said.get("comment", ""):
+                statement = f"ALTER COLUMN {quote(each.name)} COMMENT {literal(comment)}"
+                yield Step(
+                    SchemaStep(SchemaStep.COMMENT, number, each.name), statement, comment=(each.name, comment)
+                )
+            is_said = there is None or (number, DEFAULT) in self.changed
+            if (
+                is_said
+                and (each.default or "") != said.get(DEFAULT_EXPRESSION, "")
+                and self._takes_default(each)
+            ):
+                yield Step(SchemaStep(SchemaStep.DEFAULT, number, each.name), _default_statement(each))
+
+    def _takes_default(self, each: PublishedField) -> bool:
+        """Whether the table can have a default. Its writers may not know the table feature, so it is not switched on."""
+        if DEFAULTS_FEATURE in self.table.features:
+            return True
+        log.warning(
+            "Article '%s' at '%s': the default of column '%s' is left out, because table '%s' lacks the table feature "
+            "%s, with which deltalake cannot write it. If all its writers can, run ALTER TABLE delta.%s SET TBLPROPERTIES "
+            "('delta.feature.%s' = 'supported'), then ALTER TABLE delta.%s %s",
+            *(self.article, self.root, each.name, self.table.path, DEFAULTS_FEATURE),
+            *(quote(str(self.table.path)), DEFAULTS_FEATURE, quote(str(self.table.path))),
+            _default_statement(each),
+        )
+        return False
+
     def _new_column(self, each: PublishedField) -> Field:
         source = self.publishers.field(each.name)
         if source is None:
@@ -124,6 +176,11 @@ class SubscribersTable:
             )
         kept = {name: source["metadata"][name] for name in _KEPT_METADATA if name in source["metadata"]}
         return {**field(each.name, source["type"]), "metadata": kept}
+
+
+def _default_statement(each: PublishedField) -> str:
+    change = "DROP DEFAULT" if not each.default else f"SET DEFAULT {each.default}"
+    return f"ALTER COLUMN {quote(each.name)} {change}"
 
 
 def stopped(article: str, root: str, reason: str) -> SchemaStoppedError:
@@ -151,13 +208,23 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
         return 0
     known = article_row(subscriber, nickname).definitions[article.version]
     table, publishers = open_table(subscriber.table(article)), open_table(publisher.root / row.source_table)
-    steps = SubscribersTable(article.name, str(subscriber.root), table, known, target, publishers).steps()
+    changed = {
+        (change.get("field"), change["what"])
+        for each in publisher.schema_changes()
+        if each.artid == row.artid and article.root_version < each.stated.get("article_version", 0)
+        for change in each.stated.get("changes", ())
+    }
+    steps = SubscribersTable(
+        *(article.name, str(subscriber.root), table, known, target, publishers), changed
+    ).steps()
     replid = subscriber.info().replid
     for step in steps:
         failpoint("schema.before_alter")
         mark = CommitMark("schema", step.what.to_step(), replid)
         if step.added is not None:
             add_columns(recorder.spark_of, table.path, [step.added], mark)
+        elif step.comment is not None:
+            set_comment(recorder.spark_of, table.path, *step.comment, mark)
         else:
             alter_table(recorder.spark_of, table.path, step.statement, mark)
         failpoint("schema.after_alter")

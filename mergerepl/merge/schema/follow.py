@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, uuid5
 
 from enumeration.horizon import clock_of
-from mergerepl.delta.feed.column_changes import ADD, ColumnChange
+from mergerepl.delta.feed.column_changes import ADD, NULLABILITY, ColumnChange
 from mergerepl.delta.feed.window import FeedWindow, feed_window
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.properties import missing_properties, set_properties
@@ -202,6 +202,8 @@ def _stated(change: ColumnChange, after: Definition) -> dict[str, object]:
         "column": change.column,
         "name": change.new_name if change.kind == ADD or change.new_name != change.column else "",
         "type": change.new_type,
+        "text": change.new_text,
+        "nullable": change.is_nullable if change.kind == NULLABILITY else None,
     }
     return {name: value for name, value in stated.items() if value not in ("", None)}
 

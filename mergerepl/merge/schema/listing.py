@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from mergerepl.delta.feed.column_changes import ADD, RENAME, REPLACE, RESTORE
+from mergerepl.delta.feed.column_changes import ADD, COMMENT, DEFAULT, NULLABILITY, RENAME, REPLACE, RESTORE
+from mergerepl.delta.metadata import DEFAULTS_FEATURE
+from mergerepl.delta.tables import open_table
+from mergerepl.model.article import PublishedArticle
 from mergerepl.model.schema_changes import SchemaChange
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
@@ -38,7 +41,10 @@ def schema_changes(root: Location, *, publication: str | None = None) -> tuple[S
                 article.name,
                 version,
                 stated.get("article_version", 0),
-                tuple(map(_words, stated.get("changes", ()))),
+                tuple(
+                    _words(each, is_left_out=_is_left_out(replica, article, each))
+                    for each in stated.get("changes", ())
+                ),
                 tuple(name for name, is_done in states.items() if is_done),
                 tuple(name for name, is_done in states.items() if not is_done),
             )
@@ -46,11 +52,25 @@ def schema_changes(root: Location, *, publication: str | None = None) -> tuple[S
     return tuple(sorted(found, key=lambda each: (each.publication, -each.version)))
 
 
-def _words(change: dict[str, Any]) -> str:
+def _is_left_out(replica: Replica, article: PublishedArticle, change: dict[str, Any]) -> bool:
+    """Whether a subscriber's table cannot have the default that a change states."""
+    if change["what"] != DEFAULT or not change.get("text") or replica.publishes(article.pubid):
+        return False
+    return DEFAULTS_FEATURE not in open_table(replica.table(article)).features
+
+
+def _words(change: dict[str, Any], *, is_left_out: bool) -> str:
     if change["what"] in _OF_TABLE:
         return _OF_TABLE[change["what"]]
     if change["what"] == ADD:
         return f"add {change['name']} {change['type']}"
     if change["what"] == RENAME:
         return f"rename {change['column']} to {change['name']}"
+    if change["what"] == COMMENT:
+        return f"comment of {change['column']}: {change.get('text', 'none')}"
+    if change["what"] == DEFAULT:
+        said = f"default of {change['column']}: {change.get('text', 'none')}"
+        return said + (f" (left out here: the table lacks {DEFAULTS_FEATURE})" if is_left_out else "")
+    if change["what"] == NULLABILITY:
+        return f"{change['column']} {'takes NULL' if change.get('nullable') else 'is NOT NULL'}"
     return " ".join(str(part) for part in (change["what"], change.get("column"), change.get("name")) if part)

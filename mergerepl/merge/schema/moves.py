@@ -16,6 +16,7 @@ from mergerepl.delta.feed.column_changes import (
     RENAME,
     REPLACE,
     RESTORE,
+    STATEMENTS,
     TYPE,
     ColumnChange,
 )
@@ -31,7 +32,7 @@ from mergerepl.systables.tracking import SYSTEM_PREFIX
 from triggers.schema_checks import ArticleTable, changed_columns
 
 _OF_PUBLISHED = (DROP, RENAME, TYPE, FIELDS, NULLABILITY, COMPUTED)
-_FOLLOWED = (RENAME,)
+_FOLLOWED = (RENAME, NULLABILITY)
 """Changes of published columns that travel."""
 
 _UNFIT = (
@@ -101,9 +102,9 @@ class Follower:
         changes = [each for each in self._counted(walked) if each.version <= through]
         metadata = next((c.metadata for c in reversed(passed) if c.metadata is not None), before)
         is_replaced = any(each.kind in (REPLACE, RESTORE) for each in changes)
-        if any(not self._is_followed(each, passed) for each in changes if each.field not in lost):
+        if any(not self._is_followed(each, window) for each in changes if each.field not in lost):
             return None
-        definition, former = self._after(walked, metadata)
+        definition, former = self._after(walked, metadata, changes)
         self._refuse_unfit(window, definition, passed[-1])
         gap = "the table was replaced" if is_replaced else None
         gap = "a column that was being added was taken away" if lost else gap
@@ -148,25 +149,47 @@ class Follower:
 
     def _counted(self, walked: SchemaWalk) -> list[ColumnChange]:
         """Return the changes of the definition; RESTORE is one only if it changed columns."""
-        found = [each for each in walked.changes if self._counts(each)]
-        changed = {each.version for each in found if each.kind != RESTORE}
+        counted = [each for each in walked.changes if self._counts(each)]
+        replaced = {each.version for each in counted if each.kind == REPLACE}
+        # A replacement that states nothing takes no comment or default away from subscribers.
+        found = [
+            each
+            for each in counted
+            if each.kind not in STATEMENTS or each.new_text or each.version not in replaced
+        ]
+        changed = {each.version for each in found if each.kind not in (RESTORE, *STATEMENTS)}
         return [each for each in found if each.kind != RESTORE or each.version in changed]
 
     def _counts(self, change: ColumnChange) -> bool:
         if change.kind == ADD:
             return change.field is not None or self._is_published(change.new_name)
+        if change.kind in STATEMENTS:
+            return self.at.is_publisher and change.field is not None
         return change.kind in (REPLACE, RESTORE) or (
             change.kind in _OF_PUBLISHED and change.field is not None
         )
 
-    def _is_followed(self, change: ColumnChange, passed: Iterable[Commit]) -> bool:
+    def _is_followed(self, change: ColumnChange, window: FeedWindow) -> bool:
         """Whether a change may travel: at a subscriber only what the agent did changes published columns."""
         if change.kind not in _OF_PUBLISHED:
             return True
-        if change.kind not in _FOLLOWED or change.column in self._named:
+        if change.kind not in _FOLLOWED or (change.kind == RENAME and change.column in self._named):
             return False
-        is_own = any(each.version == change.version and self._is_own_step(each) for each in passed)
+        if change.kind == NULLABILITY and not change.is_nullable and self._became_required(change, window):
+            return False
+        is_own = any(each.version == change.version and self._is_own_step(each) for each in window.commits)
         return self.at.is_publisher or is_own
+
+    def _became_required(self, change: ColumnChange, window: FeedWindow) -> bool:
+        """Whether a column that took NULL before the window is NOT NULL at its end."""
+        before = self._before(window)
+        walked = walk(before, window.commits, fields=self._numbers(window), replid=self.at.replid)
+        column = walked.published().get(change.field if change.field is not None else -1)
+        last = next((c.metadata for c in reversed(window.commits) if c.metadata is not None), before)
+        took_null, takes_null = (
+            {each["name"]: each["nullable"] for each in m.fields} for m in (before, last)
+        )
+        return column is not None and took_null.get(column.first_name, True) and not takes_null[column.name]
 
     @property
     def _named(self) -> set[str]:
@@ -179,7 +202,9 @@ class Follower:
         """Whether a column that a user adds is published: at the publisher, if the article has all columns."""
         return self.at.is_publisher and not self.at.article.vertical and not name.startswith(SYSTEM_PREFIX)
 
-    def _after(self, walked: SchemaWalk, metadata: TableMetadata) -> tuple[Definition, dict[str, str | None]]:
+    def _after(
+        self, walked: SchemaWalk, metadata: TableMetadata, changes: Iterable[ColumnChange]
+    ) -> tuple[Definition, dict[str, str | None]]:
         """Return the definition after a walk, and the former names of its columns."""
         columns = {column["name"]: column for column in metadata.fields}
         published = walked.published()
@@ -195,9 +220,12 @@ class Follower:
         taken = {field.name for field in fields}
         news = [column for name, column in columns.items() if name not in taken and self._is_published(name)]
         former |= {column["name"]: None for column in news}
-        return self._next(fields, news), former
+        is_changed = self.at.is_publisher and any(each.kind in (NULLABILITY, *STATEMENTS) for each in changes)
+        return self._next(fields, news, is_changed=is_changed), former
 
-    def _next(self, fields: Sequence[PublishedField], news: Sequence[Field]) -> Definition:
+    def _next(
+        self, fields: Sequence[PublishedField], news: Sequence[Field], *, is_changed: bool
+    ) -> Definition:
         """Return the next definition: these fields, then new columns under the next numbers."""
         left = [each for version, each in self.entered.items() if version > self.definition.version]
         is_root = self.at.is_publisher
@@ -205,11 +233,11 @@ class Follower:
         def with_news(known: Iterable[Definition], version: int) -> Definition:
             first = 1 + max(field.number for each in known for field in each.fields)
             numbered = [published_field(number, column) for number, column in enumerate(news, first)]
-            return self.definition.next([*fields, *numbered], version, is_root=is_root)
+            return self.definition.next([*fields, *numbered], version, is_root=is_root, is_changed=is_changed)
 
         counted = [each for version, each in self.entered.items() if version <= self.definition.version]
         after = with_news(counted, self.definition.version + 1)
-        again = next((each for each in left if each.columns == after.columns), None)
+        again = next((each for each in left if each.fields == after.fields), None)
         if after is self.definition or not left:
             return after
         return again or with_news(self.entered.values(), max(self.entered) + 1)

@@ -29,7 +29,7 @@ from mergerepl.rows.images import no_names
 from mergerepl.spark.in_memory import collected
 from mergerepl.store.changeset import drop_rows
 from mergerepl.store.location import Location
-from triggers.schema_checks import ADDED, LOST
+from triggers.schema_checks import FOLLOWED
 
 SHOWN = 100
 """Conflicts shown per article; the counts are of all."""
@@ -73,7 +73,7 @@ def _refuse_changed(session: OpenSession, tablenicks: Collection[int]) -> None:
     for nickname in tablenicks:
         error = session.refused.get(nickname)
         name = session.names[nickname]
-        if error is None or ADDED in error.message or LOST in error.message:
+        if error is None or any(each in error.message for each in FOLLOWED):
             raise SchemaMismatchError(
                 f"The columns of article '{name}', or its whole table, were changed. `mergerepl sync` follows that before "
                 "rows, or says why it does not travel; what it will send is not known yet. Nothing was changed. Run "

@@ -5,7 +5,7 @@ from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from triggers.errors import another_column
-from triggers.schema_checks import ADDED, LOST, replaced_column, schema_problem
+from triggers.schema_checks import ADDED, LOST, TAKES_NULL, replaced_column, schema_problem
 
 
 def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
@@ -22,6 +22,8 @@ def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
         what = "This schema change does not travel; until it is undone, no session captures this table."
         if problem.endswith(ADDED):
             what = "At the publisher it travels with the next sync. At a subscriber it stays there."
+        if problem.endswith(TAKES_NULL):
+            what = "At the publisher it travels with the next sync. At a subscriber, set NOT NULL again."
         if problem.endswith(LOST) and table.has_column_mapping:
             what = (
                 "RENAME COLUMN at the publisher travels with the next sync, unless a key, a filter or the resolver names "

@@ -1,0 +1,160 @@
+"""Comments, defaults and DROP NOT NULL at the publisher reach every subscriber, and no row is sent for them."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import mergerepl
+from mergerepl.errors import SchemaMismatchError
+from tests.faults.deaths import dies
+from tests.schema.stars import Star
+
+ARTICLES = ("by_row", "by_column")
+LADDER = (
+    "schema.before_record",
+    "schema.after_record",
+    "capture.before_replinfo",
+    "schema.after_capture",
+    "schema.before_alter",
+    "schema.after_alter",
+    "schema.before_capture",
+    "schema.before_articles",
+    "schema.before_published_version",
+    "schema.after_articles",
+    "publisher.after_merge",
+    "subscriber.before_merge",
+)
+
+
+def comment(star: Star, replica: str, column: str, text: str) -> None:
+    for name in ARTICLES:
+        star.table(replica, name).alter.set_column_metadata(column, {"comment": text})
+
+
+def field(star: Star, replica: str, name: str, column: str) -> tuple[str, str, bool]:
+    """Return the comment and the default of a column, and whether it takes NULL."""
+    found = next(each for each in star.table(replica, name).schema().fields if each.name == column)
+    said = found.metadata
+    return said.get("comment", ""), said.get("CURRENT_DEFAULT", ""), found.nullable
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Star, Path]:
+    """Return a star with unsent edits whose publisher has other comments, also of a new column; and its copy."""
+    star = Star(tmp_path_factory.mktemp("star") / "root")
+    star.write("north", 1, {"a": "n1"})
+    star.write("south", 2, {"b": "s2"})
+    comment(star, "hq", "a", "first")
+    star.write("hq", 3, {"a": "h3"})
+    comment(star, "hq", "a", "the customer's name")
+    comment(star, "south", "b", "south's own")
+    star.add("hq", "c")
+    comment(star, "hq", "c", "new")
+    return star, star.save(tmp_path_factory.mktemp("saved") / "root")
+
+
+def check(star: Star) -> None:
+    star.settle()
+    for name in ARTICLES:
+        for replica in ("hq", "north", "south"):
+            assert field(star, replica, name, "a")[0] == "the customer's name"
+            assert field(star, replica, name, "c")[0] == "new"
+        assert field(star, "south", name, "b")[0] == "south's own"
+        tables = star.tables(name)
+        assert [tables["hq"][key][each] for key, each in ((1, "a"), (2, "b"), (3, "a"))] == ["n1", "s2", "h3"]
+        assert tables["north"] == tables["south"] == tables["hq"]
+        assert star.conflicts("hq", name) == []
+
+
+def test_comments_travel_with_unsent_edits(star: Star) -> None:
+    with pytest.raises(SchemaMismatchError, match="`mergerepl sync` follows that before"):
+        star.project.sync("north", dry_run=True)
+    check(star)
+    found = mergerepl.Replica(star.root / "south").schema.list()
+    assert {words for each in found for words in each.changes} == {
+        *("comment of a: first", "comment of a: the customer's name", "add c string")
+    }
+
+
+@pytest.mark.parametrize("point", [pytest.param(point, marks=pytest.mark.slow) for point in LADDER])
+def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
+    with dies(point, action="stop"):
+        star.sync("north")
+    check(star)
+
+
+def test_a_comment_alone_sends_no_row(star: Star) -> None:
+    star.settle()
+    before = {name: star.table("north", name).version() for name in ARTICLES}
+    comment(star, "hq", "b", "alone")
+    for result in star.sync():
+        assert (result.error, sum(each.total for each in (result.upload, result.download))) == (None, 0)
+    for name in ARTICLES:
+        assert star.table("north", name).version() == before[name] + 1
+        assert field(star, "south", name, "b")[0] == "alone"
+
+
+@pytest.fixture(scope="module")
+def prepared_by_spark(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Star, Path]:
+    """Return a star whose publisher dropped NOT NULL and has another default; one article's copies lack defaults."""
+
+    def alter(path: Path, *changes: str) -> None:
+        for change in changes:
+            spark.sql(f"ALTER TABLE delta.`{path}` {change}")
+
+    feature = "SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
+
+    def with_default(path: Path) -> None:
+        if path.name == "by_row":
+            alter(path, feature, "ALTER COLUMN b SET DEFAULT 'first'")
+
+    root = tmp_path_factory.mktemp("star") / "root"
+    star = Star(root, prepared=with_default, required="a")
+    for name in ARTICLES:
+        north, hq = (root / replica / name for replica in ("north", "hq"))
+        spark.sql(f"UPDATE delta.`{north}` SET b = 'n1' WHERE id = 1")
+        changes = ["ALTER COLUMN a DROP NOT NULL", "ALTER COLUMN b SET DEFAULT concat('it''s', ' b')"]
+        alter(hq, *([feature] if name == "by_column" else []), *changes)
+        alter(hq, "ADD COLUMN c STRING", "ALTER COLUMN c SET DEFAULT 'sea'")
+        spark.sql(f"UPDATE delta.`{hq}` SET a = NULL WHERE id = 3")
+    return star, star.save(tmp_path_factory.mktemp("saved") / "root")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["", *LADDER, "schema.after_alter:2"])
+def test_a_null_arrives_where_the_publisher_dropped_not_null(
+    prepared_by_spark: tuple[Star, Path], spark: SparkSession, point: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    star, saved = prepared_by_spark
+    star.load(saved)
+    if point:
+        with dies(point, action="stop"):
+            star.sync("north")
+    star.settle()
+    for name in ARTICLES:
+        default = "concat('it''s', ' b')" if name == "by_row" else ""
+        for replica in ("north", "south"):
+            assert field(star, replica, name, "a") == ("", "", True)
+            assert field(star, replica, name, "b") == ("", default, True)
+            assert field(star, replica, name, "c") == ("", "'sea'" if default else "", True)
+        for replica in ("hq", "north", "south"):
+            rows = spark.read.format("delta").load(str(star.root / replica / name)).collect()
+            assert {(each.id, each.a, each.b, each.c) for each in rows} == {
+                (1, "x", "n1", None),
+                (2, "x", "y", None),
+                (3, None, "y", None),
+            }
+    assert "the default of column 'b' is left out, because table" in caplog.text
+    words = {
+        (each.table, said)
+        for each in mergerepl.Replica(star.root / "north").schema.list()
+        for said in each.changes
+    }
+    assert ("by_row", "default of b: concat('it''s', ' b')") in words
+    assert (
+        "by_column",
+        "default of b: concat('it''s', ' b') (left out here: the table lacks allowColumnDefaults)",
+    ) in words
+    assert ("by_row", "a takes NULL") in words
