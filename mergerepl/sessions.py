@@ -341,6 +341,15 @@ def _failed(publication: str, subscriber: str, started: float, error: MergeReplE
 def _session(
     item: Target, direction: Direction, dry_run: bool, long_running: bool, progress: Progress
 ) -> SessionResult:
+    from mergerepl.store.register import looking
+
+    with looking(item.publisher, item.subscriber):
+        return _session_of(item, direction, dry_run, long_running, progress)
+
+
+def _session_of(
+    item: Target, direction: Direction, dry_run: bool, long_running: bool, progress: Progress
+) -> SessionResult:
     from mergerepl.monitoring.quiet import (
         nothing_to_do,
         remember_quiet,
@@ -355,6 +364,10 @@ def _session(
     from mergerepl.merge.session.merge_session import merge_session
     from mergerepl.merge.session.session_history import record_unreached
 
+    if not dry_run:
+        from mergerepl.delta.tables import trust_heads
+
+        trust_heads(item.publisher, item.subscriber)
     try:
         request = session_request(item, progress, direction=direction, long_running=long_running)
     except MergeReplError as error:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.roots import SYSTEM_FOLDERS
+from mergerepl.roots import MERGE_FOLDER, SYSTEM_FOLDERS
 from mergerepl.store.location import Location
-from mergerepl.store.storage import is_local
+from mergerepl.store.storage import is_local, storage
 
 if TYPE_CHECKING:
     from mergerepl.store.register import Line
@@ -37,16 +37,25 @@ def line_of(table: Location) -> Line | None:
     """Return the line of the register under which this process alone writes a table; None if it does not hold one."""
     if is_local(table) or table.parent.name not in SYSTEM_FOLDERS:
         return None
-    from mergerepl.store.register import ROOT_LOCK, held_register
+    from mergerepl.store.register import line_under
 
-    register = held_register(table.parent.parent / ROOT_LOCK)
-    return None if register is None else register.line
+    return line_under(table.parent.parent)
+
+
+_MOST_NOTED = 4096
+"""The most facts that are noted of the system tables of a root."""
 
 
 def memory_of(table: Location) -> dict[object, Any]:
-    """Return what may be noted of a table's log files while its root is held; a new dictionary if it is not held."""
+    """Return what may be noted of a table's log files: those of a system table as long as its line lasts, those of others
+    while their root is held. A new dictionary if nothing may.
+    """
     if is_local(table):
         return {}
+    if (line := line_of(table)) is not None:
+        if len(line.memory) > _MOST_NOTED:
+            line.memory.clear()
+        return line.memory
     from mergerepl.store.register import registers_above
 
     return next((each.memory for each in registers_above(table)), {})
@@ -79,6 +88,29 @@ def note_head(table: Location, version: int) -> None:
             _heads[table] = _Head(line, version)
         else:
             found.version = version
+
+
+def trust_heads(*roots: Location) -> None:
+    """Let the system tables of roots that are looked at be read by what this process knows, if it is still true.
+
+    A root that was restored from a copy has another last commit of its identity, which each session writes.
+    """
+    from mergerepl.store.register import ROOT_LOCK, line_since, look_of
+
+    for root in roots:
+        if (look := look_of(root)) is None:
+            continue
+        line = line_since(look, root / ROOT_LOCK)
+        table = root / MERGE_FOLDER / "MSmerge_replinfo"
+        found = _heads.get(table)
+        if found is None or found.line is not line:
+            continue
+        seen = found.seen.get(found.version)
+        at = table.join("_delta_log", f"{found.version:020}.json")
+        facts = storage(at).facts(at)
+        if seen is None or facts is None or seen[2:] != [facts.size, 0, facts.tag]:
+            line.is_broken = True
+            line_since(look, root / ROOT_LOCK)
 
 
 def forget_head(table: Location) -> None:

@@ -1,5 +1,6 @@
 """Read a Delta log without an engine: heads, commits, and whether they are unchanged."""
 
+import errno
 import json
 import os
 import re
@@ -14,7 +15,17 @@ from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
-from mergerepl.store.storage import exists, facts_of, files_in, is_folder, is_local, names_in, storage
+from mergerepl.store.objects import FileFacts
+from mergerepl.store.storage import (
+    exists,
+    facts_in,
+    facts_of,
+    files_in,
+    is_folder,
+    is_local,
+    names_in,
+    storage,
+)
 
 LOG_FOLDER = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json\Z")
@@ -157,7 +168,7 @@ def is_delta_table(table: Location) -> bool:
         return True
     try:
         # A loop of links is an error here, as a folder without permission is.
-        names = names_in(folder)
+        names = _names_in_log(table)
         is_there = any(name.endswith((".json", ".parquet")) for name in names)
         if not is_local(table) and (found := [int(name[:20]) for name in names if _COMMIT.match(name)]):
             note_head(table, max(found))
@@ -174,6 +185,32 @@ def is_delta_table(table: Location) -> bool:
     else:
         note_head(table, ABSENT)
     return is_there
+
+
+def _names_in_log(table: Location) -> list[str]:
+    """Return the names in a log folder. While a root in a store is held, those before the last known head are left out.
+
+    A listing also says what `as_seen` would ask of each commit.
+
+    Raises: OSError if it is absent or cannot be read.
+    """
+    folder = table / LOG_FOLDER
+    if is_local(table):
+        return names_in(folder)
+    memory, key = memory_of(table), ("listed", table)
+    known = memory.get(key)
+    found = {} if known is None else facts_in(folder, after=log_path(table, known - 1).name)
+    if known is None or log_path(table, known).name not in found:
+        found = facts_in(folder)
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+    versions = [int(name[:20]) for name in found if _COMMIT.match(name)]
+    if versions:
+        memory[key] = max(versions)
+        memory.update(
+            {("facts", log_path(table, each)): found[log_path(table, each).name] for each in versions}
+        )
+    return [*found]
 
 
 def table_place_problem(path: Location) -> str | None:
@@ -205,7 +242,7 @@ def head_version(table: Location) -> int:
     if (known := known_head(table)) not in (None, ABSENT):
         return known
     try:
-        names = names_in(table / LOG_FOLDER)
+        names = _names_in_log(table)
     except OSError as error:
         raise StoreError(
             f"'{table}' is not a Delta table: its log folder cannot be read ({error.strerror}). Check the "
@@ -228,7 +265,7 @@ def last_version(table: Location) -> int | None:
     if (known := known_head(table)) is not None:
         return None if known == ABSENT else known
     try:
-        head = max(int(name[:20]) for name in names_in(table / LOG_FOLDER) if _COMMIT.match(name))
+        head = max(int(name[:20]) for name in _names_in_log(table) if _COMMIT.match(name))
         note_head(table, head)
         return head
     except (OSError, ValueError):
@@ -260,7 +297,17 @@ def written_ns(table: Location, version: int) -> int:
 
     Raises: FileNotFoundError if the file is gone.
     """
-    return facts_of(log_path(table, version)).written_ns
+    return _facts_of_commit(table, version).written_ns
+
+
+def _facts_of_commit(table: Location, version: int) -> FileFacts:
+    """Return the facts of a log file. While a root in a store is held, they are read once."""
+    at = log_path(table, version)
+    memory, key = memory_of(table), ("facts", at)
+    if key not in memory:
+        memory[key] = facts_of(at)
+    found: FileFacts = memory[key]
+    return found
 
 
 def as_seen(table: Location, version: int) -> list[Any]:
@@ -270,7 +317,7 @@ def as_seen(table: Location, version: int) -> list[Any]:
     """
     if (known := seen_before(table, version)) is not None:
         return known
-    facts = facts_of(log_path(table, version))
+    facts = _facts_of_commit(table, version)
     written_ns = facts.written_ns if is_local(table) else 0
     seen = [str(table), version, facts.size, written_ns, facts.tag]
     note_seen(table, version, seen)

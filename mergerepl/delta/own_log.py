@@ -16,8 +16,8 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from mergerepl.delta.known_heads import line_of, memory_of
-from mergerepl.delta.log import LOG_FOLDER, actions_of, last_version, log_actions
+from mergerepl.delta.known_heads import line_of
+from mergerepl.delta.log import LOG_FOLDER, actions_of, as_seen, last_version, log_actions
 from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.store.location import Location
 from mergerepl.store.register import registers_above
@@ -90,6 +90,10 @@ class OwnLog:
 
 _logs: dict[Location, tuple[Line, OwnLog]] = {}
 
+_MOST_LOGS = 1000
+_transactions: dict[Location, tuple[list[Any] | None, OwnLog]] = {}
+"""Of users' tables: what `as_seen` returned at a version, and the transactions until then. The last one used comes last."""
+
 
 def log_of(table: Location, version: int) -> OwnLog | None:
     """Return the log of a table at a version; None if delta-rs has to read it: this process is not the one that writes."""
@@ -114,18 +118,23 @@ def log_of(table: Location, version: int) -> OwnLog | None:
 def transactions_of(table: Location, version: int) -> Mapping[str, Any] | None:
     """Return the last `txn` of each application in a table at a version; None if delta-rs has to read them.
 
-    While a root in a store is held, the log of a user's table is read for it once, and then only new commits.
+    While a root in a store is held, the log of a user's table is read for it once, and then only new commits. The next
+    session of this process goes on from there, if that commit is still the same.
     """
     if line_of(table) is not None:
         return None if (own := log_of(table, version)) is None else own.transactions
     if not registers_above(table):
         return None
-    memory, key = memory_of(table), ("transactions", table)
     try:
-        found = _moved_to(table, version, memory.get(key) or _last_checkpoint(table, ("txn",)))
+        seen, found = _transactions.pop(table, (None, OwnLog()))
+        if seen is None or found.version > version or as_seen(table, found.version) != seen:
+            found = _last_checkpoint(table, ("txn",))
+        found = _moved_to(table, version, found)
+        _transactions[table] = as_seen(table, version), OwnLog(version, transactions=found.transactions)
     except (FileNotFoundError, ValueError, KeyError):
         return None
-    memory[key] = found
+    while len(_transactions) > _MOST_LOGS:
+        del _transactions[next(iter(_transactions))]
     return found.transactions
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.create import NewTable, create_table, is_vacant
+from mergerepl.delta.known_heads import trust_heads
 from mergerepl.delta.log import (
     Commit,
     TruncatedLogError,

@@ -19,7 +19,6 @@ from mergerepl.errors import MergeReplError
 from mergerepl.roots import MERGE_FOLDER, resolved
 from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session, read_note, write_note
-from mergerepl.store.storage import storage
 
 if TYPE_CHECKING:
     from mergerepl.model.results import SessionResult
@@ -110,13 +109,11 @@ def remember_quiet(
 
 def _fence(root: Location) -> int | None:
     """Return the fence of a root in a store; None while another agent may write there."""
-    from mergerepl.store.register import ROOT_LOCK, held_register
-    from mergerepl.store.register_state import read_register
+    from mergerepl.store.register import ROOT_LOCK, found_state, held_register
 
-    at = root / ROOT_LOCK
-    if (held := held_register(at)) is not None:
+    if (held := held_register(root / ROOT_LOCK)) is not None:
         return held.fence
-    found = read_register(storage(at), at)
+    found = found_state(root)
     return None if found is None or found.holder is not None or found.in_flight else found.fence
 
 

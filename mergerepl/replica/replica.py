@@ -20,6 +20,7 @@ from mergerepl.roots import resolved, uses
 from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session
+from mergerepl.store.register import look_of
 from mergerepl.store.storage import files_in, is_folder
 from mergerepl.systables import (
     catalog,
@@ -91,7 +92,9 @@ class Replica:
         tables; PublicationError if they are of another version.
         """
         try:
-            self._require_folders()
+            # Who looks at a register in a store knows that the root is there.
+            if look_of(self.root) is None or not self.control.exists(replinfo.TABLE):
+                self._require_folders()
         except OSError as error:
             raise StoreError(
                 f"Replica '{self.root}' cannot be read: {error.strerror}. Nothing was changed. Check where it leads, "

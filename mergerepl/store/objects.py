@@ -197,6 +197,18 @@ class ObjectStorage:
         here = {name.removeprefix(above).partition("/")[0] for name in names}
         return sorted(name for name in here if name > after)
 
+    def list_facts(self, folder: Location, after: str = "") -> dict[str, FileFacts]:
+        """Return the objects in a folder whose names sort after a name, by name. Empty objects are left out."""
+        above = f"{folder.prefix}/"
+        with _named("list", folder):
+            if after:
+                pages = self._client.list(folder.prefix, offset=above + after)
+                found = [each for page in pages for each in page]
+            else:
+                found = [*self._client.list_with_delimiter(folder.prefix)["objects"]]
+        named = {each["path"].removeprefix(above): each for each in found if each["size"]}
+        return {name: _facts_of(each) for name, each in named.items() if "/" not in name}
+
     def list_once_written(self, folder: Location) -> list[str]:
         """Return the names in a folder that only this process fills. A folder with names is listed once."""
         with _kept_lock:
@@ -221,7 +233,7 @@ class ObjectStorage:
                 found = self._client.head(at.prefix)
             except FileNotFoundError:
                 return None
-        return FileFacts(found["size"], int(found["last_modified"].timestamp()) * 10**9, _tag(found))
+        return _facts_of(found)
 
     def exists(self, at: Location) -> bool:
         """Whether an object is there; False for a folder."""
@@ -318,6 +330,10 @@ def _identity() -> tuple[str, ...]:
 
 def _tag(found: Mapping[str, Any]) -> str:
     return str(found["e_tag"])
+
+
+def _facts_of(found: Mapping[str, Any]) -> FileFacts:
+    return FileFacts(found["size"], int(found["last_modified"].timestamp()) * 10**9, _tag(found))
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -79,9 +79,25 @@ class Pace:
 class Line:
     """Takes of a register by this process with no other agent's between them: what it knows of the root stays true."""
 
-    is_broken = False
-    """Whether the root was seen to be another, such as one that was restored from a copy."""
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.is_broken = False
+        """Whether the root was seen to be another, such as one that was restored from a copy."""
+        self.memory: dict[object, Any] = {}
+        """What was read of the system tables."""
 
+
+@dataclass
+class Look:
+    """A register that was free when it was read, and what is known of its root."""
+
+    state: RegisterState
+    line: Line | None = None
+    """Set once the system tables may be read by what is known of them."""
+
+
+_looks: dict[Location, Look] = {}
+"""The registers that this process looked at, by their place: for the block of `looking`."""
 
 _released: dict[Location, tuple[str, Line]] = {}
 """The `write` by which this process released a register, and the line."""
@@ -211,10 +227,13 @@ class Register:
     def release(self) -> None:
         """Free the register. If the answer is lost, or another agent took it over, nothing more is to be done."""
         in_flight = self.is_in_flight or self.must_fence
+        look = _looks.pop(self.at, None)
         try:
             self._change(lambda was: replace(was, holder=None, in_flight=in_flight))
             if not in_flight:
                 _released[self.at] = self._state.write, self.line
+                if look is not None:
+                    _looks[self.at] = Look(self._state, self.line)
         except (OSError, StoreError) as error:
             log.warning("the register '%s' was not released: %s", self.at, error)
 
@@ -259,8 +278,9 @@ def take(
     pace = pace or Pace.of_settings()
     begun = time.monotonic()
     seen, seen_at = None, begun
+    look = _looks.get(at)
     while True:
-        found = read_register(store, at)
+        found, look = (read_register(store, at), None) if look is None else (look.state, None)
         now = time.monotonic()
         if (
             found is None
@@ -352,9 +372,58 @@ def state_of(root: Location) -> RegisterState:
 
     Raises: StoreError if it is damaged.
     """
+    return found_state(root) or RegisterState()
+
+
+def found_state(root: Location) -> RegisterState | None:
+    """Return `state_of` a root, None if it has no register."""
     at = root / ROOT_LOCK
-    held = _held.get(at)
-    return held.state if held is not None else read_register(storage(at), at) or RegisterState()
+    if (held := _held.get(at)) is not None:
+        return held.state
+    look = _looks.get(at)
+    return look.state if look is not None else read_register(storage(at), at)
+
+
+@contextmanager
+def looking(*roots: Location) -> Iterator[None]:
+    """Read the registers of roots in a store once for a block that looks at them, then takes them.
+
+    To take a register that was changed since fails, and what was noted before is forgotten.
+    """
+    places = [root / ROOT_LOCK for root in dict.fromkeys(roots) if not root.is_local]
+    try:
+        for at in places:
+            found = None if at in _held else read_register(storage(at), at)
+            if found is not None and found.holder is None and not found.in_flight:
+                _looks[at] = Look(found)
+        yield
+    finally:
+        for at in places:
+            _looks.pop(at, None)
+
+
+def look_of(root: Location) -> Look | None:
+    """Return the look at a root's register, None if it is not looked at, or was not free."""
+    return _looks.get(root / ROOT_LOCK)
+
+
+def line_since(look: Look, at: Location) -> Line:
+    """Return the line of the register that was looked at: that of its release by this process, or a new one."""
+    write, line = _released.get(at, ("", Line()))
+    if write != look.state.write or line.is_broken:
+        line = Line()
+        _released[at] = look.state.write, line
+    look.line = line
+    return line
+
+
+def line_under(root: Location) -> Line | None:
+    """Return the line under which the system tables of a root are known; None if they have to be read."""
+    at = root / ROOT_LOCK
+    if (held := _held.get(at)) is not None:
+        return held.line
+    look = _looks.get(at)
+    return None if look is None else look.line
 
 
 def held_register(at: Location) -> Register | None:

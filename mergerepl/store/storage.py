@@ -323,6 +323,12 @@ def names_in(folder: Location) -> list[str]:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
 
+def facts_in(folder: Location, after: str = "") -> dict[str, FileFacts]:
+    """Return the objects in a folder of a store whose names sort after a name, by name; {} for a folder of this machine."""
+    found = storage(folder)
+    return {} if isinstance(found, FolderStorage) else found.list_facts(folder, after)
+
+
 def files_below(folder: Location) -> Iterator[Location]:
     """Yield all files below a folder, links included; yields the folder itself if it is a file."""
     return storage(folder).files_below(folder)

@@ -28,7 +28,12 @@ def has_work(root: Location) -> bool:
 
 def is_unfinished(root: Location) -> bool:
     """True if a decided transaction has to be carried out: its commits are not all there."""
-    return counters.is_database(root) and any(map(counters.has_intent, counters.transaction_folders(root)))
+    # Compact is refused in a bucket.
+    return (
+        root.is_local
+        and counters.is_database(root)
+        and any(map(counters.has_intent, counters.transaction_folders(root)))
+    )
 
 
 def sweep_root(root: Location, *, lock_wait_s: float = 60.0) -> None:
