@@ -15,7 +15,7 @@ from mergerepl.model.listing import Listing, html_table
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import PartitionInfo, RowInfo, TouchResult, TuneResult
 from mergerepl.model.schema_changes import SchemaChange
-from mergerepl.model.tasks import MERGE, Captured, Pending, Run, Status
+from mergerepl.model.tasks import MERGE, TRANSACTIONAL, Captured, Pending, Run, Status
 from mergerepl.places import types_at
 from mergerepl.sessions import root_of
 from mergerepl.store.lease import lease, replica_root
@@ -71,7 +71,7 @@ class Replica(Caller):
         from mergerepl.conflicts.selection import Conflicts
 
         types = types_at(self.root)
-        if types and MERGE not in types:
+        if types and not {MERGE, TRANSACTIONAL} & set(types):
             raise products.lacks("conflicts", (self.root.name, types[0]))
         return Conflicts(self.root, spark=self.spark, lock_wait_s=self.lock_wait_s)
 

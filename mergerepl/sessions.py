@@ -451,6 +451,22 @@ def _deliveries(
     from mergerepl.transactional.distributor import Distributor
 
     root = item.publisher
+    uploads: dict[str, PhaseCounts] = {}
+    stopped: dict[str, MergeReplError] = {}
+    if not dry_run:
+        for name, row in subscriptions_of(
+            distributor_at(root), subscriber=item.subscriber, publication=item.publication
+        ):
+            # Before the log is read: what the publisher takes is in the same sync.
+            try:
+                queue = partial(agents.read_queue, distributor_at(root), name, row, agents.spark_of(None))
+                sent = _saying_who_works(lambda wait_s, run=queue: run(lock_wait_s=wait_s), progress)  # type: ignore[misc]
+            except MergeReplError as error:
+                stopped[row.subscription_guid] = error
+                continue
+            uploads[row.subscription_guid] = PhaseCounts(
+                sent.inserts, sent.updates, sent.deletes, sent.conflicts
+            )
     _saying_who_works(
         lambda wait_s: rehearsed(dry_run, Distributor(root, lock_wait_s=wait_s).capture), progress
     )
@@ -458,7 +474,10 @@ def _deliveries(
     found = subscriptions_of(distributor, subscriber=item.subscriber, publication=item.publication)
     for name, row in found:
         started = time.monotonic()
+        upload = uploads.get(row.subscription_guid, PhaseCounts())
         try:
+            if row.subscription_guid in stopped:
+                raise stopped[row.subscription_guid]
             agent = partial(agents.run_agent, distributor, name, row, agents.spark_of(None), **options)
             done = _saying_who_works(
                 lambda wait_s, run=agent: rehearsed(dry_run, partial(run, lock_wait_s=wait_s)),  # type: ignore[misc]
@@ -475,7 +494,8 @@ def _deliveries(
         yield SessionResult(
             name,
             row.subscriber,
-            "succeeded" if done.transactions else "nothing_to_do",
+            "succeeded" if done.transactions or upload != PhaseCounts() else "nothing_to_do",
+            upload=upload,
             download=PhaseCounts(done.inserts, done.updates, done.deletes),
             duration_s=round(time.monotonic() - started, 3),
         )

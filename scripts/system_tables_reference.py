@@ -96,7 +96,9 @@ TRANSACTIONAL = {
     transactional.HISTORY.name: "The batches that were applied, and why agents stopped.",
     transactional.ERRORS.name: "Why agents stopped, and what was skipped.",
     transactional.STOPS.name: "The agents that stopped and have not worked since.",
+    transactional.CONFLICTS.name: "The edits of subscribers that lost to the publisher, of an article in one shape.",
     transactional.POSITIONS.name: "At the subscriber: how far it is.",
+    transactional.QUEUE.name: "At a subscriber that writes: how far the edits of its tables were sent.",
 }
 
 WRITER = {

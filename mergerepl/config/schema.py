@@ -22,6 +22,8 @@ from mergerepl.model.transactional import DEFAULT_MAX_RETENTION, DEFAULT_MIN_RET
 from mergerepl.model.words import DURATION_PATTERN, parse_duration
 from mergerepl.transactional.call_syntax import CommandType, Operation
 
+PUBLISHER_WINS: Final = "publisher wins"
+
 LONGEST_DURATION = timedelta(days=36_500)
 
 
@@ -115,6 +117,16 @@ def _compensate(stated: bool | str) -> bool:
 
 def _command(operation: Operation) -> AfterValidator:
     return AfterValidator(lambda text: CommandType.parse(text, operation).text)
+
+
+def _policy(stated: str) -> str:
+    """Return how conflicts of subscribers that write are decided."""
+    if stated != PUBLISHER_WINS:
+        instead = instead_of("transactional", "conflict_policy", stated)
+        raise ValueError(
+            f"is {shown(stated)}; it may be `{PUBLISHER_WINS}`" + (f". {instead[:-1]}" if instead else "")
+        )
+    return stated
 
 
 def _skip(numbers: list[int]) -> list[int]:
@@ -296,6 +308,7 @@ class TransactionalSubscriptionKeys(Keys):
     streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
     destination: dict[str, Table] = {}
     procedures: dict[str, Text] = {}
+    updatable: Literal["none", "queued"] = "none"
 
 
 class TransactionalKeys(Keys):
@@ -308,6 +321,9 @@ class TransactionalKeys(Keys):
     subscriptions: list[TransactionalSubscriptionKeys] = []
     retention: AnyHours = DEFAULT_MAX_RETENTION
     min_retention: AnyHours = DEFAULT_MIN_RETENTION
+    conflict_policy: Annotated[
+        str, AfterValidator(_policy), WithJsonSchema({"type": "string", "enum": [PUBLISHER_WINS]})
+    ] = PUBLISHER_WINS
     alerts: DeliveryAlertKeys = DeliveryAlertKeys()
 
 

@@ -114,11 +114,16 @@ class Conflicts(Caller):
             range; StoreError.
         """
         from mergerepl.conflicts.listing import read_conflicts
+        from mergerepl.conflicts.lost_edits import has_merge, read_lost_edits
 
         if limit is not None:
             require_limit(limit)
         self._require_ids()
-        return Listing(read_conflicts(self.root, self.chosen, limit=limit, with_rows=with_rows))
+        found = read_lost_edits(self.root, self.chosen, limit=limit, with_rows=with_rows)
+        if has_merge(self.root):
+            found += read_conflicts(self.root, self.chosen, limit=limit, with_rows=with_rows)
+            found.sort(key=lambda each: each.created, reverse=True)
+        return Listing(found[:limit])
 
     def get(self, conflict_id: str) -> ConflictRecord:
         """Return one conflict with its rows; `conflict_id` is its id, or the beginning of it.
@@ -126,11 +131,19 @@ class Conflicts(Caller):
         Raises: ConfigurationError if the id is unknown, or the beginning of several.
         """
         from mergerepl.conflicts.listing import no_conflict, read_conflicts
+        from mergerepl.conflicts.lost_edits import has_merge, read_lost_edits
 
         chosen = replace(self.chosen, ids=(conflict_id,))
-        found = read_conflicts(self.root, chosen, with_rows=True, is_one=True)
+        found = read_lost_edits(self.root, chosen, with_rows=True)
+        if has_merge(self.root):
+            found += read_conflicts(self.root, chosen, with_rows=True, is_one=True)
         if not found:
             raise ConfigurationError(no_conflict(self.root, [conflict_id]))
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"Several conflicts at '{self.root}' begin with '{conflict_id}': "
+                f"{', '.join(each.conflict_id for each in found[:10])}. Give more of the id."
+            )
         return found[0]
 
     def count(self) -> int:
@@ -139,8 +152,10 @@ class Conflicts(Caller):
         Raises: as `list`.
         """
         from mergerepl.conflicts.listing import count_conflicts
+        from mergerepl.conflicts.lost_edits import count_lost_edits, has_merge
 
-        return count_conflicts(self.root, self.chosen)
+        lost = count_lost_edits(self.root, self.chosen)
+        return lost + (count_conflicts(self.root, self.chosen) if has_merge(self.root) else 0)
 
     def count_by(self, *fields: str) -> Listing[ConflictCount]:
         """Count the conflicts by day (UTC, the newest first), table, type, resolver; without fields by all of them.
@@ -150,11 +165,15 @@ class Conflicts(Caller):
         Raises: as `list`; ConfigurationError if a field is unknown.
         """
         from mergerepl.conflicts.listing import conflict_summary
+        from mergerepl.conflicts.lost_edits import has_merge, summary_of_lost_edits
 
         for field in fields:
             require_choice("field to count by", field, tuple(_FIELDS))
         self._require_ids()
-        return Listing(_added(conflict_summary(self.root, self.chosen), fields or tuple(_FIELDS)))
+        found = list(summary_of_lost_edits(self.root, self.chosen))
+        if has_merge(self.root):
+            found += conflict_summary(self.root, self.chosen)
+        return Listing(_added(found, fields or tuple(_FIELDS)))
 
     def rows(self, table: str) -> DataFrame:
         """Return the losing rows of one article joined with MSmerge_conflicts_info, as a Spark DataFrame.
@@ -168,6 +187,7 @@ class Conflicts(Caller):
         from mergerepl.conflicts.listing import conflict_frame
         from mergerepl.spark import session as engine
 
+        self._require_merge("read as a frame")
         return conflict_frame(engine.session(), self.root, publication=self.chosen.publication, article=table)
 
     def resolve(
@@ -198,6 +218,7 @@ class Conflicts(Caller):
         from mergerepl.conflicts import resolve
         from mergerepl.spark import session as engine
 
+        self._require_merge("decided again")
         values = {} if isinstance(choice, str) else dict(choice)
         if isinstance(choice, str):
             require_choice("decision", choice, ("winner", "loser"))
@@ -225,6 +246,7 @@ class Conflicts(Caller):
         """
         from mergerepl.conflicts import decide_again
 
+        self._require_merge("sent again")
         chosen = self.chosen
         return decide_again.retry_failed(self.root, publication=chosen.publication, article=chosen.article)
 
@@ -235,6 +257,7 @@ class Conflicts(Caller):
         """
         from mergerepl.conflicts.purge import purge_conflicts
 
+        self._require_merge("removed")
         self._require_ids()
         return purge_conflicts(self.root, self.chosen, older_than=older_than, dry_run=dry_run)
 
@@ -248,6 +271,7 @@ class Conflicts(Caller):
         """
         from mergerepl.conflicts.export import export_conflicts, write_conflicts
 
+        self._require_merge("exported")
         require_choice("format", format, ("csv", "json", "parquet"))
         self._require_ids()
         if isinstance(output, str | os.PathLike):
@@ -277,9 +301,29 @@ class Conflicts(Caller):
         return len(records)
 
     def _require_ids(self) -> None:
-        from mergerepl.conflicts.listing import require_ids
+        from mergerepl.conflicts.listing import no_conflict, require_ids
+        from mergerepl.conflicts.lost_edits import has_merge, read_lost_edits
 
-        require_ids(self.root, self.chosen)
+        if not self.chosen.ids:
+            return
+        chosen = ConflictFilter(ids=self.chosen.ids)
+        missing = chosen.ids_without([each.conflict_id for each in read_lost_edits(self.root, chosen)])
+        if missing and has_merge(self.root):
+            require_ids(self.root, replace(chosen, ids=tuple(missing)))
+        elif missing:
+            raise ConfigurationError(no_conflict(self.root, missing))
+
+    def _require_merge(self, done: str) -> None:
+        """Refuse a task that only conflicts of merge replication have."""
+        from mergerepl.conflicts.lost_edits import has_merge
+
+        if not has_merge(self.root):
+            raise ConfigurationError(
+                f"Conflicts of a transactional publication cannot be {done}, only listed, shown, counted and reported. "
+                f"Nothing was changed. The publisher's row stands at '{self.root}': to bring an edit back, write its "
+                "values again (`mergerepl conflicts show` has them).",
+                root=str(self.root),
+            )
 
     def _repr_html_(self) -> str:
         return self.list(limit=100)._repr_html_()

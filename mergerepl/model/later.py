@@ -19,6 +19,10 @@ _REFUSE = (
 )
 _BY_HAND = "Synchronize, then decide with `mergerepl conflicts resolve`."
 
+_POLICY = (
+    "Leave it out: the publisher wins; or use merge replication (`type: merge`), where resolvers decide."
+)
+
 _FILE = {
     "history_retention": "Leave it out: the history is kept.",
     "profile": "Leave it out: agents have one set of parameters.",
@@ -45,7 +49,7 @@ LATER: Final[dict[str, dict[str, str]]] = {
         **_FILE,
         "interval": _REPEAT,
         "distributor": "Leave it out: the publisher's folder keeps the commands.",
-        "updatable": "Leave it out; for subscribers that write (queued updating) use merge replication, `type: merge`.",
+        **dict.fromkeys(("conflict_policy: subscriber wins", "conflict_policy: reinit"), _POLICY),
         "subscription_type": "Leave it out: `mergerepl sync` pushes, also on the subscriber's machine.",
         "pre_creation": "Leave it out; move away a table that is in the way at the subscriber, then apply.",
         "pre_creation_cmd": "Leave it out; move away a table that is in the way at the subscriber, then apply.",

@@ -40,6 +40,7 @@ class Subscription:
     destination: Mapping[str, str] = field(default_factory=dict)
     procedures: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
+    updatable: str = "none"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class Publication:
     min_retention: timedelta = DEFAULT_MIN_RETENTION
     max_retention: timedelta = DEFAULT_MAX_RETENTION
     alerts: Alerts = DEFAULT
+
+    @property
+    def has_writers(self) -> bool:
+        """Whether a subscriber writes, too."""
+        return any(each.updatable == "queued" for each in self.subscriptions)
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,18 @@ class SkippedTransaction:
     xact_seqno: str
     commands: Mapping[str, int] = field(default_factory=dict)
     is_done: bool = True
+
+
+@dataclass(frozen=True)
+class QueueResult:
+    """The edits of one subscription that writes which the publisher took, and those that lost (`conflicts`)."""
+
+    publication: str
+    subscriber: str
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    conflicts: int = 0
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ ACTIVE, SUBSCRIBED, INACTIVE = 2, 1, 0
 SYNC_AUTOMATIC, SYNC_NONE = 1, 2
 """Values of `MSsubscriptions.sync_type`."""
 
+READ_ONLY, QUEUED = 0, 2
+"""Values of `MSsubscriptions.update_mode`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PublicationRow:
@@ -96,7 +99,7 @@ class SubscriptionRow:
     subscription_type: Annotated[int, "always 0, push"] = 0
     sync_type: Annotated[int, "1 automatic, 2 none: the rows were there"] = 1
     status: Annotated[int, "0 inactive, 1 subscribed, 2 active"] = SUBSCRIBED
-    update_mode: Annotated[int, "always 0, read-only"] = 0
+    update_mode: Annotated[int, "0 read-only, 2 queued updating: the subscriber writes"] = READ_ONLY
     snapshot_seqno: Annotated[bytes | None, "LSN of the snapshot"] = None
     last_xact_seqno: Annotated[bytes | None, "last transaction known to have been applied; may lag"] = None
     skip_errors: Annotated[tuple[str, ...], "numbers of errors that are skipped"] = ()
@@ -219,6 +222,48 @@ class PositionRow:
 
 POSITIONS: Final = TypedTable("MSreplication_subscriptions", Plane.CONTROL, PositionRow)
 
+
+@dataclass(frozen=True, kw_only=True)
+class QueueRow:
+    """A row of `MSreplication_queue`, at a subscriber that writes."""
+
+    subscription_guid: Annotated[str, "identity of the subscription"]
+    article_id: Annotated[int, "number of the article"]
+    number: Annotated[Bigint, "number of the last reading that sent edits"] = 0
+    table_id: Annotated[str, "Delta's id of the table"]
+    position: Annotated[Bigint, "version of the table through which its edits were sent"]
+    position_commit: Annotated[str | None, "that version and a hash of its commit"] = None
+    columns: Annotated[str, "columns at the position, as JSON of Delta's schema"]
+
+
+QUEUE: Final = TypedTable("MSreplication_queue", Plane.CONTROL, QueueRow)
+
+CONFLICTS_PREFIX: Final = "conflict_"
+
+CONFLICTS: Final = SystemTable(
+    "conflict_<article_id>_<first_seqno>",
+    Plane.DATA,
+    columns(
+        """
+        conflict_id | string | identity of the conflict
+        publication | string | name of the publication
+        article | string | name of the article
+        subscriber | string | folder of the subscriber whose edit lost
+        subscription_guid | string | identity of the subscription
+        conflict_type | int | 1 update, 3 update lost to a delete, 4 delete lost to an update
+        reason_text | string | the conflict in words
+        created | timestamp | when the edit was read
+        queue_number | bigint | number of the reading
+        rowkey | map<string,string> | key columns as text, for people
+        columns | array<string> | columns that differ; none if one side had deleted the row
+        names | array<string> | names of c1, c2, …
+        old | struct<c1,…> | the row that the edit was made on; NULL for an insert
+        losing | struct<c1,…> | the row that lost; NULL for a delete
+        winning | struct<c1,…> | the publisher's row; NULL where it had none
+        """
+    ),
+)
+
 COMMANDS: Final = SystemTable(
     "MSrepl_commands_<article_id>_<schema_version>",
     Plane.DATA,
@@ -235,6 +280,8 @@ COMMANDS: Final = SystemTable(
         pk | struct<pkc1,…> | the old key; NULL where the method does not send it
         bitmap | binary | which columns changed; SCALL and MCALL only
         scan_cycle | bigint | scan cycle: the first 8 bytes of the LSN
+        old_version | binary | 8 bytes of a hash of the row before; VCALL only
+        new_version | binary | 8 bytes of a hash of the row after; VCALL only
         """
     ),
 )
@@ -250,7 +297,12 @@ AT_DISTRIBUTOR: Final[tuple[TypedTable[Any], ...]] = (
 )
 """In the order in which they are made: the last one shows that the folder has a distributor."""
 
-ALL: Final[tuple[SystemTable, ...]] = (*AT_DISTRIBUTOR, COMMANDS, POSITIONS)
+ALL: Final[tuple[SystemTable, ...]] = (*AT_DISTRIBUTOR, COMMANDS, CONFLICTS, POSITIONS, QUEUE)
+
+
+def conflicts_table(article_id: int, first_seqno: bytes) -> str:
+    """Return the name of the table of an article's losers in one shape. LSNs never come again."""
+    return f"{CONFLICTS_PREFIX}{article_id}_{first_seqno.hex()}"
 
 
 def commands_table(article_id: int, schema_version: int) -> str:

@@ -20,18 +20,20 @@ from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state, save_state
 from mergerepl.logreader.scan import checked_state, look_ahead, scan
-from mergerepl.model.transactional import DistributionResult, LogReaderResult, SkippedTransaction
+from mergerepl.model.transactional import DistributionResult, LogReaderResult, QueueResult, SkippedTransaction
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import is_rehearsal
 from mergerepl.store.storage import is_folder
 from mergerepl.systables.transactional import (
+    ACTIVE,
     CONSUMER,
     ERRORS,
     FAILED,
     HISTORY,
     LOG_READER_AGENT,
+    QUEUED,
     STOPS,
     SUCCEEDED,
     ErrorRow,
@@ -76,16 +78,14 @@ def run_agent(
     """
     root, guid = Location.of(subscription.subscriber), subscription.subscription_guid
     nothing = DistributionResult(publication, subscription.subscriber)
+    # Edits that cannot be sent are not overwritten either.
+    read_queue(distributor, publication, subscription, spark, lock_wait_s=lock_wait_s)
     with (
         tables_kept_open(distributor.root, root),
         stops_recorded(distributor, subscription),
         plain_errors("commands were distributed"),
     ):
-        if not is_folder(root):
-            raise OutOfReachError(
-                f"Subscriber '{root}' of '{publication}' is not there: is it mounted? Run again when it is.",
-                subscriber=str(root),
-            )
+        _require_there(publication, root)
         skip = skipped_numbers(skip_errors if skip_errors is not None else subscription.skip_errors)
         if not redo_log(root, guid).is_pending and not waiting_after(
             distributor, subscription, position_of(distributor, subscription)
@@ -93,13 +93,7 @@ def run_agent(
             return nothing
         from mergerepl.transactional.distribution import Agent
 
-        def recorded() -> SparkSession:
-            from mergerepl.spark import session as engine
-
-            found = spark()
-            record_jvm(root, engine.jvm_pid())
-            return found
-
+        recorded = _recorded(spark, root)
         with lease(root, purpose="transactional distribute", wait_s=lock_wait_s):
             # Another process may have restarted or removed the subscription before we held its subscriber.
             now = distributor.subscription(guid)
@@ -107,6 +101,68 @@ def run_agent(
                 return nothing
             at_once = streams or now.subscription_streams
             return Agent(distributor, now, recorded, publication, skip, at_once).run()
+
+
+def read_queue(
+    distributor: DistributionStore,
+    publication: str,
+    subscription: SubscriptionRow,
+    spark: Callable[[], SparkSession],
+    *,
+    lock_wait_s: float = 0.0,
+) -> QueueResult:
+    """Send the edits of a subscriber that writes to the publisher; without a JVM where its tables have no new commit.
+
+    Why it stopped is recorded.
+
+    Raises: TransactionalError where edits cannot be read or taken; OutOfReachError; LeaseError if an end is held.
+    """
+    root, guid = Location.of(subscription.subscriber), subscription.subscription_guid
+    nothing = QueueResult(publication, subscription.subscriber)
+    if subscription.update_mode != QUEUED or subscription.status != ACTIVE:
+        return nothing
+    with (
+        tables_kept_open(distributor.root, root),
+        # Distribution follows, and may stop for the reason that is recorded.
+        stops_recorded(distributor, subscription, is_whole=False),
+        plain_errors("edits of a subscriber were sent"),
+    ):
+        _require_there(publication, root)
+        from mergerepl.transactional.queue_reader import QueueReader, may_have_edits
+
+        if not may_have_edits(distributor, subscription):
+            return nothing
+        purpose = "transactional queue"
+        with (
+            lease(distributor.root, purpose=purpose, wait_s=lock_wait_s),
+            lease(root, purpose=purpose, wait_s=lock_wait_s),
+        ):
+            now = distributor.subscription(guid)
+            if now is None:
+                return nothing
+            return QueueReader(distributor, now, _recorded(spark, distributor.root, root), publication).run()
+
+
+def _require_there(publication: str, root: Location) -> None:
+    if not is_folder(root):
+        raise OutOfReachError(
+            f"Subscriber '{root}' of '{publication}' is not there: is it mounted? Run again when it is.",
+            subscriber=str(root),
+        )
+
+
+def _recorded(spark: Callable[[], SparkSession], *roots: Location) -> Callable[[], SparkSession]:
+    """Return a function that returns the session, and records its JVM with the holder of some folders."""
+
+    def recorded() -> SparkSession:
+        from mergerepl.spark import session as engine
+
+        found = spark()
+        for root in roots:
+            record_jvm(root, engine.jvm_pid())
+        return found
+
+    return recorded
 
 
 def spark_of(given: SparkSession | None) -> Callable[[], SparkSession]:
@@ -198,11 +254,11 @@ def require_read(distributor: DistributionStore, publication: str | None = None)
 
 @contextmanager
 def stops_recorded(
-    distributor: DistributionStore, subscription: SubscriptionRow | None = None
+    distributor: DistributionStore, subscription: SubscriptionRow | None = None, *, is_whole: bool = True
 ) -> Iterator[None]:
     """Record why the run of an agent stopped: that of a subscription, or the log reader (None).
 
-    An agent that waits for another one has not stopped.
+    An agent that waits for another one has not stopped. The end of a whole run shows that it works again.
     """
     try:
         yield
@@ -217,7 +273,8 @@ def stops_recorded(
         except MergeReplError as unrecorded:
             log.warning("%s: that an agent stopped was not recorded: %s", distributor.root, unrecorded)
         raise
-    works_again(distributor, subscription)
+    if is_whole:
+        works_again(distributor, subscription)
 
 
 def works_again(distributor: DistributionStore, subscription: SubscriptionRow | None = None) -> None:

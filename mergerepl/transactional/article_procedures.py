@@ -12,6 +12,7 @@ from mergerepl.rows.sql import literal, quote, table_text
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.call_syntax import (
     KEYS,
+    VERSIONS,
     CommandType,
     Method,
     Operation,
@@ -36,7 +37,12 @@ class Shape(ArticleRow):
 
     def command(self, operation: Operation) -> CommandType:
         """Return the command type of an operation."""
-        return CommandType.parse(getattr(self, KEYS[operation]), operation)
+        return CommandType.stored(getattr(self, KEYS[operation]), operation)
+
+    @property
+    def has_writers(self) -> bool:
+        """Whether a subscriber writes (VCALL): commands set whole rows, whether these are there or not."""
+        return self.command(Operation.UPDATE).passes_versions
 
     @property
     def key_places(self) -> tuple[int, ...]:
@@ -53,7 +59,8 @@ class Shape(ArticleRow):
         """The SQL types of c1 to cn, pkc1 to pkcm and the bitmask."""
         columns = {f"c{k}": type_.upper() for k, type_ in enumerate(self.types, 1)}
         keys = {f"pkc{i}": type_.upper() for i, type_ in enumerate(self.key_types, 1)}
-        return {**columns, **keys, "bitmap": f"BINARY({mask_length(len(self.columns))})"}
+        versions = dict.fromkeys(VERSIONS, "BINARY(8)") if self.has_writers else {}
+        return {**columns, **keys, "bitmap": f"BINARY({mask_length(len(self.columns))})", **versions}
 
     def procedure(self, operation: Operation) -> str:
         """Return the name of the generated procedure of an operation."""
@@ -89,7 +96,9 @@ def procedure_text(shape: Shape, operation: Operation, path: str) -> str:
     if command.passes_old:
         # The statements find a row by its key, also where the key is one of the old values.
         names += [f"pkc{i}" for i in range(1, len(shape.key_columns) + 1)]
-    rows = ", ".join(f"{name} {types[name.removeprefix('old_')]}" for name in names)
+    rows = ", ".join(
+        f"{name} {types[name if name in types else name.removeprefix('old_')]}" for name in names
+    )
     return "\n".join(
         [
             f"-- {shape.procedure(operation)}: {operation.name}, {command.method}. Generated for schema version "
@@ -103,6 +112,8 @@ def procedure_text(shape: Shape, operation: Operation, path: str) -> str:
 def statements(shape: Shape, operation: Operation, path: str) -> list[str]:
     """Return the statements of a generated procedure, to be executed one after the other."""
     table = table_text(path)
+    if shape.has_writers:
+        return [_upsert(shape, operation, table)]
     if operation is Operation.INSERT:
         names = ", ".join(quote(name) for name in shape.columns)
         values = ", ".join(f"s.c{k}" for k in range(1, len(shape.columns) + 1))
@@ -125,6 +136,21 @@ def statements(shape: Shape, operation: Operation, path: str) -> list[str]:
         return [*checks, merge + "DELETE"]
     by_bit = partial(bit_text, "s.bitmap") if shape.command(operation).passes_bitmap else None
     return [*checks, merge + f"UPDATE SET\n{_set(shape, by_bit)}"]
+
+
+def _upsert(shape: Shape, operation: Operation, table: str) -> str:
+    """Return the MERGE that sets or deletes a row, whether it is there or not."""
+    is_delete = operation is Operation.DELETE
+    key = [f"s.pkc{i}" if is_delete else f"s.c{k}" for i, k in enumerate(shape.key_places, 1)]
+    on = " AND ".join(
+        f"t.{quote(name)} = {value}" for name, value in zip(shape.key_columns, key, strict=True)
+    )
+    merge = f"MERGE INTO {table} AS t USING commands AS s ON {on}\nWHEN MATCHED THEN "
+    if is_delete:
+        return f"{merge}DELETE"
+    names = ", ".join(quote(name) for name in shape.columns)
+    values = ", ".join(f"s.c{k}" for k in range(1, len(shape.columns) + 1))
+    return f"{merge}UPDATE SET\n{_set(shape, None)}\nWHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"
 
 
 def _set(shape: Shape, is_set: Callable[[int], str] | None) -> str:
@@ -188,7 +214,8 @@ def batch_text(
 
 def batch_script(shape: Shape, path: str) -> str:
     """Return the printed text of the MERGE: comments, the statement."""
-    typed = [f"{name} {type_}" for name, type_ in shape.parameter_types.items() if name != "bitmap"]
+    types = shape.parameter_types
+    typed = [f"{name} {type_}" for name, type_ in types.items() if name not in ("bitmap", *VERSIONS)]
     columns, keys = typed[: len(shape.columns)], typed[len(shape.columns) :]
     flags = [f"set{k} BOOLEAN" for k in range(1, len(columns) + 1)]
     return "\n".join(

@@ -33,6 +33,8 @@ class Method(StrEnum):
     """Update: all columns, the old key, the bitmask."""
     XCALL = "XCALL"
     """Update: all old and all new columns. Delete: all old columns."""
+    VCALL = "VCALL"
+    """All columns, the old key, the bitmask of an update, and the versions of the row: subscribers write, too."""
     SQL = "SQL"
     """A statement; a missing row is not an error."""
     NONE = "NONE"
@@ -41,10 +43,10 @@ class Method(StrEnum):
 
 FITTING = {
     Operation.INSERT: (Method.CALL, Method.SQL, Method.NONE),
-    Operation.UPDATE: tuple(Method),
+    Operation.UPDATE: tuple(each for each in Method if each is not Method.VCALL),
     Operation.DELETE: (Method.CALL, Method.XCALL, Method.SQL, Method.NONE),
 }
-"""The methods that each operation may have."""
+"""The methods that a file may state for each operation; VCALL follows from a subscription that writes."""
 
 KEYS = {Operation.INSERT: "ins_cmd", Operation.UPDATE: "upd_cmd", Operation.DELETE: "del_cmd"}
 """The keys of the file and columns of MSarticles."""
@@ -63,7 +65,7 @@ class CommandType:
 
     @classmethod
     def parse(cls, text: str, operation: Operation) -> Self:
-        """Read `CALL`, `XCALL audit_update`, `SCALL [sp_MSupd_dboorders]`, `SQL` or `NONE`.
+        """Read what a file states: `CALL`, `XCALL audit_update`, `SCALL [sp_MSupd_dboorders]`, `SQL` or `NONE`.
 
         Raises: ValueError naming the methods that fit the operation.
         """
@@ -85,6 +87,11 @@ class CommandType:
         if name is not None and _PROCEDURE.fullmatch(name) is None:
             raise ValueError(f"is {text!r}; a procedure's name has letters, digits and _ only")
         return cls(operation, method, name)
+
+    @classmethod
+    def stored(cls, text: str, operation: Operation) -> Self:
+        """Read what MSarticles keeps: also `VCALL`, which no file states."""
+        return cls(operation, Method.VCALL) if text == Method.VCALL else cls.parse(text, operation)
 
     def named(self, default: str) -> str:
         """Return the name of the procedure; `default` is that of the generated one."""
@@ -113,14 +120,29 @@ class CommandType:
     @property
     def passes_bitmap(self) -> bool:
         """Whether the bitmask is sent."""
-        return self.method in (Method.SCALL, Method.MCALL)
+        is_update = self.operation is Operation.UPDATE
+        return self.method in (Method.SCALL, Method.MCALL) or (is_update and self.passes_versions)
+
+    @property
+    def passes_versions(self) -> bool:
+        """Whether the versions of the old and the new row are sent (`msrepl_tran_version`)."""
+        return self.method is Method.VCALL
 
     def parameters(self, columns: int, keys: int) -> list[str]:
         """Return the names of the parameters, in order."""
         old = [f"old_c{k}" for k in range(1, columns + 1)] if self.passes_old else []
         new = [f"c{k}" for k in range(1, columns + 1)] if self.passes_new else []
         key = [f"pkc{k}" for k in range(1, keys + 1)] if self.passes_key else []
-        return [*old, *new, *key, *(["bitmap"] if self.passes_bitmap else [])]
+        versions = [name for name in VERSIONS if self.passes_versions and _has_version(self.operation, name)]
+        return [*old, *new, *key, *(["bitmap"] if self.passes_bitmap else []), *versions]
+
+
+OLD_VERSION, NEW_VERSION = VERSIONS = ("old_version", "new_version")
+"""The versions of a row before and after a command."""
+
+
+def _has_version(operation: Operation, name: str) -> bool:
+    return operation is not (Operation.INSERT if name == OLD_VERSION else Operation.DELETE)
 
 
 def default_procedure(operation: Operation, destination: str) -> str:
@@ -131,12 +153,13 @@ def default_procedure(operation: Operation, destination: str) -> str:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The values of one command as SQL literals: old row, new row, old key; the bitmask as bytes."""
+    """The values of one command as SQL literals: old row, new row, old key; the bitmask and the versions as bytes."""
 
     old: Sequence[str] = ()
     new: Sequence[str] = ()
     pk: Sequence[str] = ()
     bitmap: bytes | None = None
+    versions: Sequence[bytes | None] = ()
 
 
 def call_text(command: CommandType, procedure: str, given: Arguments) -> str:
@@ -152,6 +175,8 @@ def call_text(command: CommandType, procedure: str, given: Arguments) -> str:
         values += given.pk
     if command.passes_bitmap:
         values.append(f"0x{(given.bitmap or b'').hex().upper()}")
+    if command.passes_versions:
+        values += [f"0x{each.hex().upper()}" for each in given.versions if each is not None]
     return f"{{CALL [{procedure}] ({','.join(values)})}}"
 
 

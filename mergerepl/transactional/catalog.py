@@ -23,14 +23,17 @@ from mergerepl.systables.transactional import (
     FOLDER,
     POSITIONS,
     PUBLICATIONS,
+    QUEUE,
     SCHEMA_VERSION,
     SUBSCRIPTIONS,
     TRANSACTIONS,
     PositionRow,
     PublicationRow,
+    QueueRow,
     SubscriptionRow,
     TransactionRow,
     commands_table,
+    conflicts_table,
 )
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.refusals import TransactionalUsageError
@@ -198,6 +201,10 @@ class DistributionStore(ControlDatabase):
         """Return the table of an article's commands in this shape."""
         return self.control.path(commands_table(row.article_id, row.schema_version))
 
+    def conflicts_table(self, row: Shape) -> Location:
+        """Return the table of an article's losers in this shape."""
+        return self.control.path(conflicts_table(row.article_id, row.first_seqno))
+
     @property
     def gate_cycle(self) -> int:
         """The scan cycle that readers may see; -1 before the first one."""
@@ -238,9 +245,22 @@ class SubscriberStore(ControlDatabase):
         self.control.replace(POSITIONS, [*others, row])
 
     def remove(self, guid: str) -> None:
-        """Remove the position of a subscription."""
-        if self.is_there:
-            self.control.remove_where(POSITIONS, subscription_guid=guid)
+        """Remove the positions of a subscription."""
+        for table in (POSITIONS, QUEUE):
+            if self.control.exists(table):
+                self.control.remove_where(table, subscription_guid=guid)
+
+    def queue(self, guid: str) -> dict[int, QueueRow]:
+        """Return how far the edits of a subscription's tables were sent, by article_id."""
+        rows = self.control.rows_if_any(QUEUE)
+        return {row.article_id: row for row in rows if row.subscription_guid == guid}
+
+    def save_queue(self, *rows: QueueRow) -> None:
+        """Replace the positions of the queues of some articles, or add them, in one commit."""
+        new = {(row.subscription_guid, row.article_id) for row in rows}
+        known = self.control.rows_if_any(QUEUE)
+        others = [row for row in known if (row.subscription_guid, row.article_id) not in new]
+        self.control.replace(QUEUE, [*others, *rows])
 
     def table(self, subscription: SubscriptionRow, article: Shape) -> Location:
         """Return the table of an article here."""

@@ -14,12 +14,14 @@ from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.consumer import ReadRows
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import Command
+from mergerepl.rows.encodings import encoded
 from mergerepl.rows.images import all_true, image_type, key_hash, readable, same_value
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import frame_of
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import (
     PHASES,
+    VERSIONS,
     Arguments,
     Method,
     Operation,
@@ -63,7 +65,8 @@ def commands_of(
     types: list[DataType] = [image[at[name]].dataType for name in article.columns]
     old, new = ([F.col(f"{side}.c{k}") for k in range(1, len(types) + 1)] for side in ("old", "new"))
     same = [same_value(one, other, type_) for one, other, type_ in zip(old, new, types, strict=True)]
-    if article.singleton_key_updates and updates:
+    # A whole row is set or deleted where subscribers write.
+    if article.singleton_key_updates and updates and not article.has_writers:
         changes = _with_singletons(changes, updates)
     else:
         changes = changes.withColumn("key_change", F.lit(False))
@@ -90,8 +93,14 @@ def commands_of(
         .cast("int")
         .alias("hashkey"),
         *("operation", "key_change", "old", "new", "pk", "bitmap"),
+        *(VERSIONS if article.has_writers else ()),
         F.lit(next(iter(lsns.values())).scan_cycle).cast("bigint").alias("scan_cycle"),
     )
+
+
+def row_version(image: Column, data_type: StructType) -> Column:
+    """Return the version of a row (`msrepl_tran_version`): 8 bytes of a hash of its values; NULL without a row."""
+    return F.substring(F.unhex(F.sha2(encoded(image, data_type), 256)), 1, 8)
 
 
 def _side(side: str, at: Mapping[str, str], article: Shape) -> Column:
@@ -187,6 +196,11 @@ def _filled(changes: DataFrame, shape: Shape, same: list[Column]) -> DataFrame:
         F.when(of("passes_new") & F.col("new").isNotNull(), new).alias("new"),
         F.when(of("passes_key"), pk).alias("pk"),
         F.when(of("passes_bitmap"), F.expr(mask_text(list(flags)))).alias("bitmap"),
+        *(
+            row_version(F.col(side), image_type(changes, side)).alias(name)
+            for name, side in zip(VERSIONS, ("old", "new"), strict=True)
+            if shape.has_writers
+        ),
     )
 
 
@@ -197,6 +211,7 @@ def command_texts(commands: DataFrame, article: Shape, *, limit: int) -> list[Co
     types: dict[str, StructType] = {side: commands.schema[side].dataType for side in sides}  # type: ignore[misc]
     rows = shown.select(
         *("xact_seqno", "command_id", "operation", "bitmap"),
+        *(VERSIONS if article.has_writers else ()),
         *(
             F.array(*(_literal(F.col(f"{side}.{f.name}"), f.dataType) for f in types[side])).alias(side)
             for side in sides
@@ -211,6 +226,7 @@ def command_texts(commands: DataFrame, article: Shape, *, limit: int) -> list[Co
             new=_texts(row["new"]),
             pk=_texts(row["pk"]),
             bitmap=None if row["bitmap"] is None else bytes(row["bitmap"]),
+            versions=[row[name] and bytes(row[name]) for name in VERSIONS] if article.has_writers else (),
         )
         if command.method is Method.SQL:
             columns, key = (

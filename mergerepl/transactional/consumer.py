@@ -49,6 +49,7 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.systables.transactional import CONSUMER as NAME
 from mergerepl.transactional.article_procedures import Shape
+from mergerepl.transactional.call_syntax import VERSIONS
 from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.refusals import SCHEMA_CHANGED
 
@@ -356,6 +357,7 @@ def _create(table: Any, shape: Shape) -> None:
         "pk": key,
         "bitmap": "binary",
         "scan_cycle": "bigint",
+        **(dict.fromkeys(VERSIONS, "binary") if shape.has_writers else {}),
     }
     properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, STATS_PROPERTY: "scan_cycle", **KEPT_A_DAY}
     fields = [field(name, json_of(type_)) for name, type_ in types.items()]

@@ -365,6 +365,8 @@ class Distributor(Caller):
         done = []
         for name, row in subscriptions_of(store, subscriber=subscriber, publication=publication):
             at = Location.of(row.subscriber)
+            # Edits that were not sent would be overwritten.
+            agents.read_queue(store, name, row, self._session, lock_wait_s=max(LOCK_WAIT_S, self.lock_wait_s))
             with plain_errors("a subscription was reinitialized"), lease(at, purpose="reinit"):
                 initialise(store, reader, row, name, replaces=True)
             done.append(row.subscriber)

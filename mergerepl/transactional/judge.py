@@ -32,6 +32,7 @@ _BOUNDED = ("tinyint", "smallint", "int", "bigint", "date")
 
 _INSERT, _UPDATE, _DELETE = (each.value for each in Operation)
 _LAST = b"\xff" * 19
+_OF_KEY, _NEWEST = "of_key", "newest"
 
 
 @dataclass(frozen=True)
@@ -84,20 +85,27 @@ def judge(
 
     Raises: TransactionalError if the table has two rows of one key that a command names.
     """
-    named = kept.keep(in_one_task(_named(commands, shape), expected))
-    measures = {"commands": F.count(F.lit(1)), "moves": F.count_if("key_change")}
-    for i in _bounded(shape):
+    named = _named(commands, shape)
+    if shape.has_writers:
+        named = _last_of_key(named)
+    named = kept.keep(in_one_task(named, expected))
+    count = F.sum(_OF_KEY) if shape.has_writers else F.count(F.lit(1))
+    measures = {"commands": count, "keys": F.count(F.lit(1)), "moves": F.count_if("key_change")}
+    for i in bounded_keys(shape):
         measures[f"lowest{i}"] = F.min(F.least(f"k{i}", f"n{i}")).cast("string")
         measures[f"highest{i}"] = F.max(F.greatest(f"k{i}", f"n{i}")).cast("string")
     measured = named.agg(*(each.alias(name) for name, each in measures.items())).collect()[0].asDict()
     bounds = bounds_text(shape, measured)
+    measured["commands"] = measured["commands"] or 0
     has_moves = bool(measured["moves"])
-    is_once = is_one_transaction and not has_moves
+    is_once = (is_one_transaction or shape.has_writers) and not has_moves
     held = rules.held if rules else ()
     there = _there(
         named, shape, table_keys, measured, bounds, kept, on_duplicates, held=held, is_once=is_once
     )
     judged = _judged(named, broadcast_if_few(there, measured["commands"]), is_once=is_once)
+    if shape.has_writers:
+        judged = judged.withColumn("number", F.lit(None).cast("int"))
     if has_moves:
         judged = _with_moves(spark, judged, there, kept)
     else:
@@ -111,7 +119,7 @@ def judge(
     rows = kept.keep(_effects(judged, shape, is_once=is_once))
     found = rows.groupBy("operation").agg(F.count(F.lit(1)).alias("rows"), F.sum("failed").alias("failed"))
     by_operation = {row["operation"]: row for row in found.collect()}
-    if is_once and sum(row["rows"] for row in by_operation.values()) > measured["commands"]:
+    if is_once and sum(row["rows"] for row in by_operation.values()) > measured["keys"]:
         twice = there.groupBy("kh").count().where(F.col("count") > 1).count()
         raise on_duplicates(twice)
     failed = sum(row["failed"] for row in by_operation.values())
@@ -124,6 +132,16 @@ def judge(
         measured["commands"],
         bounds,
     )
+
+
+def _last_of_key(named: DataFrame) -> DataFrame:
+    """Return the last command of each key, with the number of its commands: whole rows are set, or deleted."""
+    of_key = Window.partitionBy("kh")
+    with_last = named.withColumns(
+        {_OF_KEY: F.count(F.lit(1)).over(of_key), _NEWEST: F.max("ord").over(of_key)}
+    )
+    last = with_last.where(F.col("ord") == F.col(_NEWEST)).drop(_NEWEST)
+    return last.withColumn("bitmap", F.lit(None).cast("binary"))
 
 
 def _named(commands: DataFrame, shape: Shape) -> DataFrame:
@@ -163,14 +181,15 @@ def _hash(frame: DataFrame, prefix: str, shape: Shape) -> Column:
     return key_hash([(F.col(name), frame.schema[name].dataType) for name in names])
 
 
-def _bounded(shape: Shape) -> list[int]:
+def bounded_keys(shape: Shape) -> list[int]:
+    """Return the places of the key columns whose bounds are written into a MERGE."""
     return [i for i, type_ in enumerate(shape.key_types, 1) if type_ in _BOUNDED]
 
 
 def bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
     """Return conditions on the table's key (`t.`) for file skipping; each ends in AND."""
     found = ""
-    for i in _bounded(shape):
+    for i in bounded_keys(shape):
         low, high = measured[f"lowest{i}"], measured[f"highest{i}"]
         if low is not None and high is not None and not is_unbounded(str(low), shape.key_types[i - 1]):
             column, type_ = f"t.{quote(shape.key_columns[i - 1])}", shape.key_types[i - 1].upper()
@@ -207,7 +226,7 @@ def _there(
         keys = keys.dropDuplicates(["kh"])
     file_bounds = {
         shape.key_columns[i - 1]: (int(measured[f"lowest{i}"]) - 1, int(measured[f"highest{i}"]))
-        for i in _bounded(shape)
+        for i in bounded_keys(shape)
         if shape.key_types[i - 1] != "date" and measured[f"lowest{i}"] is not None
     }
     rows = table_keys(file_bounds).alias("t")

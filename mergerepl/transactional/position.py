@@ -13,6 +13,7 @@ from mergerepl.store.storage import files_in, is_folder, same_place
 from mergerepl.systables.transactional import (
     FOLDER,
     INACTIVE,
+    QUEUED,
     SUBSCRIBED,
     PositionRow,
     SubscriptionRow,
@@ -60,11 +61,12 @@ def is_written(table: Location, mark: CommitMark, head: int) -> bool:
 
 def changes_of(table: Location, guid: str, left: LeftAt) -> Since:
     """Return the changes of a subscriber's table since a commit of ours."""
+    return changes_since(table, left, lambda mark: is_own_commit(mark, guid))
 
-    def is_own(mark: CommitMark) -> bool:
-        return mark.session == guid and mark.kind in (DISTRIBUTE, REPAIR)
 
-    return changes_since(table, left, is_own)
+def is_own_commit(mark: CommitMark | None, guid: str) -> bool:
+    """True if distribution or a repair of a subscription made the commit with this mark."""
+    return mark is not None and mark.session == guid and mark.kind in (DISTRIBUTE, REPAIR)
 
 
 def since_last_batch(
@@ -79,6 +81,9 @@ def since_last_batch(
             since = changes_of(
                 table, subscription.subscription_guid, LeftAt.of_text(position.left_at[row.article])
             )
+            if subscription.update_mode == QUEUED:
+                # Its queue sends them.
+                since = replace(since, foreign=())
             found[row.article] = (row, table, since)
     return found
 

@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -31,6 +30,8 @@ from mergerepl.store.storage import is_folder, make_folder, remove_table
 from mergerepl.systables.transactional import (
     ARTICLES,
     PUBLICATIONS,
+    QUEUED,
+    READ_ONLY,
     SUBSCRIBED,
     SUBSCRIPTIONS,
     SYNC_AUTOMATIC,
@@ -45,17 +46,17 @@ from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.consumer import as_stated
 from mergerepl.transactional.position import other_publisher, stored_position
 from mergerepl.transactional.refusals import TransactionalUsageError, skipped_numbers
-from mergerepl.transactional.snapshot import check_equal, initialise
+from mergerepl.transactional.snapshot import FILES_KEPT, check_equal, initialise
 from mergerepl.transactional.stated_articles import (
     CheckedArticle,
+    as_sent,
     changed_key,
     changed_methods,
     check_destinations,
     check_key,
+    check_writers,
     checked_article,
 )
-
-FILES_KEPT = timedelta(days=7)
 
 
 @dataclass
@@ -111,7 +112,8 @@ def apply_publication(
         if not dry_run:
             stack.enter_context(lease(root, purpose="apply"))
         stored = _read_stored(distributor, publication.name)
-        articles = [checked_article(root, each) for each in publication.articles]
+        articles = [checked_article(root, as_sent(publication, each)) for each in publication.articles]
+        check_writers(publication, articles)
         steps = difference(publication, articles, stored)
         for each in publication.subscriptions:
             if stored.is_new(each):
@@ -229,6 +231,11 @@ def _subscription_steps(
             f"Another `destination` of subscriber '{stated.subscriber}'",
             "Take the subscription out of the file and apply; put it back and apply.",
         )
+    if row.update_mode != _update_mode(stated):
+        raise TransactionalUsageError.later(
+            f"Another `updatable` of subscriber '{stated.subscriber}'",
+            "Take the subscription out of the file and apply; move its tables away; put it back and apply.",
+        )
     changed = [name for name, value in _options(stated).items() if getattr(row, name) != value]
     if not changed:
         return []
@@ -257,6 +264,10 @@ def _publication_row(stated: Publication, publications: Sequence[PublicationRow]
         max_distretention=int(stated.max_retention.total_seconds() // 3600),
         removed_through=known.removed_through if known else bytes(10),
     )
+
+
+def _update_mode(stated: Subscription) -> int:
+    return QUEUED if stated.updatable == "queued" else READ_ONLY
 
 
 def _options(stated: Subscription) -> dict[str, Any]:
@@ -410,7 +421,11 @@ def _subscribe(stated: Subscription, run: ApplyRun) -> None:
     mine = (each for each in rows if each.publication_id == known.publication_id)
     row = next((each for each in mine if each.subscriber == stated.subscriber), None)
     # A subscription that has not begun, since its snapshot failed, takes the file's present options.
-    options = {**_options(stated), "destination": dict(stated.destination)}
+    options = {
+        **_options(stated),
+        "destination": dict(stated.destination),
+        "update_mode": _update_mode(stated),
+    }
     if row is None:
         row = SubscriptionRow(
             publication_id=known.publication_id,

@@ -3,7 +3,6 @@
 Each table gets one commit, marked `repair:`. After a crash, run it again: it writes the rows that still differ.
 """
 
-import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +30,6 @@ from mergerepl.publish.snapshot import DIFFERENT, EXTRA, KEY_PREFIX, MISSING, TW
 from mergerepl.rows.images import all_true
 from mergerepl.rows.nested import as_declared
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import cause_of
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
 from mergerepl.store.location import Location
@@ -42,17 +40,11 @@ from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.distribution import Agent
 from mergerepl.transactional.position import REPAIR, position_of
 from mergerepl.transactional.refusals import CHECK_BROKEN, DUPLICATE, EXPIRED, NOT_FOUND, TransactionalError
+from mergerepl.transactional.row_rules import refusing_rule
 from mergerepl.transactional.validation import Difference, Expected, differing, expected_of, validate_one
 
 _OF_ROWS = (NOT_FOUND, DUPLICATE, EXPIRED)
 """Errors at which an agent stops because rows are not in the state that it left."""
-
-
-_BROKEN_RULE = re.compile(
-    r"\[DELTA_(?:VIOLATE_CONSTRAINT\w*|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT|CANNOT_MODIFY_APPEND_ONLY)\] "
-    r"(.+?)(?: violated by row|$)"
-)
-"""How Delta names the rule that refuses a row."""
 
 
 def _chosen_articles(chosen: ChosenRows, expected: list[Expected]) -> list[Expected]:
@@ -181,10 +173,9 @@ def _rules_named(row: SubscriptionRow, expected: Expected) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        cause = cause_of(error)
-        if (found := _BROKEN_RULE.search(cause)) is None:
+        if (rule := refusing_rule(error)) is None:
             raise
-        name, rule = expected.article.article, found[1].strip()
+        name = expected.article.article
         raise TransactionalError(
             CHECK_BROKEN,
             f"547: '{expected.table}' refuses a row of article '{name}' that the publisher has: {rule}. The article "

@@ -18,6 +18,7 @@ from mergerepl.delta.tables import TableState
 from mergerepl.delta.types import ddl_of, fits, json_of
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import free_name, quote
+from mergerepl.spark.errors import cause_of
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.refusals import CHECK_BROKEN, NOT_NULL_BROKEN, TOO_LONG
@@ -25,6 +26,12 @@ from mergerepl.transactional.refusals import CHECK_BROKEN, NOT_NULL_BROKEN, TOO_
 RULE = "rule"
 HELD = "held"
 SHOWN = "shown"
+_REFUSAL = re.compile(
+    r"\[DELTA_(?:VIOLATE_CONSTRAINT\w*|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT|CANNOT_MODIFY_APPEND_ONLY)\] "
+    r"(.+?)(?: violated by row|$)"
+)
+"""How Delta names the rule that refuses a row."""
+
 _APPEND_ONLY = "append-only table (delta.appendOnly = true)"
 
 
@@ -41,6 +48,12 @@ class RowRules:
     columns: tuple[str, ...]
     held: tuple[str, ...]
     written: frozenset[Operation]
+
+
+def refusing_rule(error: Exception) -> str | None:
+    """Return the rule of a table by which Delta refused a row, None for another error."""
+    found = _REFUSAL.search(cause_of(error))
+    return None if found is None else found[1].strip()
 
 
 COMPUTED = "computed"

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.batch_end import left_at
+from mergerepl.delta.batch_end import LeftAt, left_at
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import CDF_PROPERTY
+from mergerepl.delta.properties import retention_properties, set_properties
 from mergerepl.delta.tables import (
     Transaction,
     create_table,
@@ -27,10 +29,19 @@ from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state
+from mergerepl.logreader.sources import begun
 from mergerepl.publish.snapshot import by_partition, replica_table
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
-from mergerepl.systables.transactional import ACTIVE, SUBSCRIBED, SYNC_NONE, PositionRow, SubscriptionRow
+from mergerepl.systables.logreader import LogReaderRow
+from mergerepl.systables.transactional import (
+    ACTIVE,
+    QUEUED,
+    SUBSCRIBED,
+    SYNC_NONE,
+    PositionRow,
+    SubscriptionRow,
+)
 from mergerepl.transactional.agents import held, read_log, works_again
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
@@ -42,7 +53,11 @@ from mergerepl.transactional.position import (
     stored_position,
     with_tables_at,
 )
+from mergerepl.transactional.queued_edits import queue_row
 from mergerepl.transactional.refusals import TransactionalUsageError
+
+FILES_KEPT = timedelta(days=7)
+"""How long removed files of tables whose log is read are kept at least."""
 
 
 def is_ours(table: Location, guid: str) -> bool:
@@ -119,6 +134,8 @@ def initialise(
         batch=number,
     )
     position = with_tables_at(position, left)
+    if row.update_mode == QUEUED:
+        _begin_queue(subscriber, row, articles, left, reader, mark)
     subscriber.save(position)
     failpoint("transactional.after_snapshot")
     distributor.change_subscription(
@@ -126,6 +143,33 @@ def initialise(
     )
     works_again(distributor, row)
     return position
+
+
+def _begin_queue(
+    subscriber: SubscriberStore,
+    row: SubscriptionRow,
+    articles: Sequence[Shape],
+    left: Mapping[str, LeftAt],
+    reader: LogReader,
+    mark: CommitMark,
+) -> None:
+    """Let the edits of the tables be read from the snapshot on; those of an earlier one that were not sent yet, too."""
+    known = subscriber.queue(row.subscription_guid)
+    new = []
+    for article in articles:
+        table = subscriber.table(row, article)
+        state = open_table(table)
+        missing = {} if state.metadata.change_data_feed else {CDF_PROPERTY: "true"}
+        missing |= retention_properties(state.properties, FILES_KEPT)
+        set_properties(reader.spark, state, missing, replace(mark, step=f"{DISTRIBUTE}:setup"))
+        at = known.get(article.article_id)
+        if at is None or at.table_id != state.metadata.table_id:
+            begins = LogReaderRow(source_object_id=article.article_id)
+            at_snapshot = open_table(table, left[article.article].version)
+            new.append(queue_row(row.subscription_guid, 0, begun(begins, at_snapshot)))
+    if new:
+        subscriber.save_queue(*new)
+    failpoint("transactional.after_queue")
 
 
 def _next_number(subscriber: SubscriberStore, row: SubscriptionRow, articles: Sequence[Shape]) -> int:

@@ -1,7 +1,7 @@
 """The articles that a file states, checked against their tables at the publisher and at subscribers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
@@ -11,11 +11,11 @@ from mergerepl.delta.tables import TableState, head_version, is_delta_table, ope
 from mergerepl.delta.types import ddl_of
 from mergerepl.filters.chosen_rows import static_clause
 from mergerepl.filters.clause import ClauseError, text
-from mergerepl.model.transactional import Article, Subscription
+from mergerepl.model.transactional import Article, Publication, Subscription
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import SubscriptionRow
 from mergerepl.transactional.article_procedures import Shape
-from mergerepl.transactional.call_syntax import KEYS
+from mergerepl.transactional.call_syntax import KEYS, Method
 from mergerepl.transactional.refusals import NO_KEY, TransactionalError, TransactionalUsageError
 from mergerepl.transactional.row_rules import COMPUTED, misfits
 from mergerepl.transactional.snapshot import is_ours
@@ -95,6 +95,60 @@ def checked_article(root: Location, stated: Article) -> CheckedArticle:
         )
     return CheckedArticle(
         stated, state, tuple(columns), tuple(types[name] for name in columns), _clause(stated, types)
+    )
+
+
+_DEFAULTS = Article("", "", ())
+
+
+def as_sent(publication: Publication, stated: Article) -> Article:
+    """Return an article with the methods that it is sent by: VCALL for all operations where a subscriber writes.
+
+    Raises: TransactionalUsageError if the file states another one.
+    """
+    if not publication.has_writers:
+        return stated
+    for name in KEYS.values():
+        if getattr(stated, name) != getattr(_DEFAULTS, name):
+            raise _no_writers(stated.name, f"`{name}: {getattr(stated, name)}`", f"Leave `{name}` out")
+    method = str(Method.VCALL)
+    return replace(stated, ins_cmd=method, upd_cmd=method, del_cmd=method)
+
+
+def check_writers(publication: Publication, articles: Sequence[CheckedArticle]) -> None:
+    """Check that subscribers may write: whole rows travel up, and come back as they are.
+
+    Raises: TransactionalUsageError.
+    """
+    if not publication.has_writers:
+        return
+    for each in articles:
+        name, stated = each.stated.name, each.stated
+        if stated.filter is not None:
+            raise _no_writers(name, "a `filter`", "Leave it out")
+        if stated.columns is not None or stated.text_columns:
+            key = "columns" if stated.columns is not None else "text_columns"
+            raise _no_writers(name, f"`{key}`", "Leave it out")
+        plain = {column.lower() for column in each.state.written_columns}
+        for field in each.state.fields:
+            if field["name"].lower() not in plain or any("identity" in key for key in field["metadata"]):
+                raise _no_writers(
+                    name, f"the column '{field['name']}', which Delta computes", "Make it a plain column"
+                )
+    for row in publication.subscriptions:
+        if row.procedures:
+            raise _no_writers(articles[0].stated.name, "procedures of your own", "Leave `procedures` out")
+        if row.updatable == "queued" and not row.verify:
+            raise TransactionalUsageError.later(
+                f"`updatable: queued` with `verify: false` (subscriber '{row.subscriber}')",
+                "Leave `verify` out: a row that differs would lose every edit.",
+            )
+
+
+def _no_writers(article: str, what: str, remedy: str) -> TransactionalUsageError:
+    return TransactionalUsageError.later(
+        f"`updatable: queued` for article '{article}' with {what}",
+        f"{remedy}, or use merge replication (`type: merge`).",
     )
 
 

@@ -331,7 +331,12 @@ def test_a_file_is_read(tmp_path) -> None:
         ("skip_errors: [20598]", "skip_errors: [547]", "holds 547"),
         ("streams: 4", "streams: 65", "streams is 65; it must be between 1 and 64"),
         ("streams: 4", "subscription_streams: 4", "is not a key any more: write `streams`"),
-        ("streams: 4", "updatable: queued", "updatable is a key of a later version. .*type: merge"),
+        ("streams: 4", "updatable: immediate", "updatable is 'immediate'"),
+        (
+            "publication: feed",
+            "publication: feed\nconflict_policy: subscriber wins",
+            "may be `publisher wins`. .*type: merge",
+        ),
         ("sales/orders}", "_transactional/orders}", "not folders of users' tables"),
         ("destination: {orders:", "destination: {order:", "which is no article"),
         ("{orders: sales/orders}", "{orders: bronze/lines}", "leads two articles to the table"),
