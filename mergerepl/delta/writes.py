@@ -171,7 +171,7 @@ def set_comment(
     """Set the comment of a column in a marked commit: by delta-rs, in milliseconds, unless only Spark can."""
     said, properties = {COMMENT: comment}, commit_properties(path, mark)
     state = open_table(path)
-    if not comment or not _is_altered_in_process(
+    if not _is_altered_in_process(
         state, lambda opened: opened.alter.set_column_metadata(column, said, commit_properties=properties)
     ):
         alter_table(spark_of, path, f"ALTER COLUMN {quote(column)} COMMENT {literal(comment)}", mark)

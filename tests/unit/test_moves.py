@@ -33,6 +33,7 @@ def next_move(
     *,
     before: TableMetadata = A,
     is_publisher: bool = False,
+    published: Sequence[str] = (),
 ) -> Move | None:
     numbered = tuple(replace(each, version=version) for version, each in enumerate(commits, 1))
     window = FeedWindow(
@@ -43,7 +44,7 @@ def next_move(
     window.__dict__["table"] = TableState(
         *(Location.of("/t"), 0, last, 1, 7, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
     )
-    columns = [column["name"] for column in before.fields]
+    columns = published or [column["name"] for column in before.fields]
     definition = first_definition(columns, ["int"] * len(columns))
     # Of the article only its names count.
     at = ArticleTable(ARTICLE, Location.of("/r"), "me", is_publisher=is_publisher)
@@ -70,6 +71,42 @@ def test_a_move_of_a_subscriber_ends_before_its_own_alter(
     assert (move.first, move.through) == (first, through)
     assert move.definition.version == 1
     assert move.gap is not None
+
+
+def test_an_adoption_is_compared_from_the_commit_before_it() -> None:
+    adopt = own("adopt", 2, A_C, "c")
+    move = next_move([EDIT, adopt, alter(None), EDIT], before=A_C, published=["a"])
+    assert move is not None
+    assert (move.first, move.through) == (2, 3)
+    assert move.former["c"] is None
+    assert move.gap == "a column of the table's own was adopted"
+    assert names(move) == [(0, "a"), (2, "c")]
+
+
+def test_a_comment_at_the_publisher_is_a_version_of_the_definition() -> None:
+    said = plain("a", a={"metadata": {"comment": "said"}})
+    move = next_move([alter(said), EDIT], is_publisher=True)
+    assert move is not None
+    assert (move.first, move.through, move.gap) == (1, 1, None)
+    assert (move.definition.version, move.definition.image) == (2, 1)
+    assert move.definition.by_number[0].comment == "said"
+    assert next_move([alter(said), EDIT]) is None
+
+
+@pytest.mark.parametrize(
+    ("commits", "through"), [([False], None), ([True], None), ([False, True], 2), ([True, False], None)]
+)
+def test_not_null_may_be_dropped_and_not_set(commits: Sequence[bool], through: int | None) -> None:
+    stated = [alter(plain("a", a={"nullable": each})) for each in commits]
+    before = plain("a", a={"nullable": True})
+    move = next_move(stated, before=before, is_publisher=True)
+    assert (None if move is None else move.through) == through
+    dropped = next_move([alter(before)], before=plain("a", a={"nullable": False}), is_publisher=True)
+    assert dropped is not None
+    assert next_move([alter(before)], before=plain("a", a={"nullable": False})) is None
+    taken = next_move([own("nullable", 0, before, "a")], before=plain("a", a={"nullable": False}))
+    assert taken is not None
+    assert taken.definition.version == 1
 
 
 def test_a_published_column_that_is_lost_is_no_move() -> None:

@@ -69,6 +69,8 @@ def steps(known: str, target: str, there: str, *, is_mapped: bool = True) -> lis
             "a b",
             ["schema:rename:c1:x RENAME COLUMN `b` TO `x`", "schema:add:c2:b ADD COLUMN `b` string"],
         ),
+        # A column of the table's own of that name and type.
+        ("a b", "a b x", "a b x own", ["schema:adopt:c2:x ALTER COLUMN `x` COMMENT ''"]),
     ],
 )
 def test_statements(known: str, target: str, there: str, expected: list[str]) -> None:
@@ -88,7 +90,7 @@ def test_statements(known: str, target: str, there: str, expected: list[str]) ->
         ("b x", "a b x", True, "renamed a column to 'x' and table"),
         (
             "a b x",
-            "a b x",
+            "a b X",
             True,
             "the publisher added column 'x' and table '/t' has a column of that name of its own",
         ),

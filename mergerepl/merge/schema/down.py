@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from mergerepl.delta.feed.column_changes import COMMENT, DEFAULT, NULLABILITY
 from mergerepl.delta.marks import CommitMark, SchemaStep
-from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION, DEFAULTS_FEATURE
+from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION, DEFAULTS_FEATURE, GENERATION_EXPRESSION
 from mergerepl.delta.tables import TableState, add_columns, alter_table, open_table, set_comment
-from mergerepl.delta.types import Field, field
+from mergerepl.delta.types import Field, bare, ddl_of, field
 from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder
@@ -55,6 +55,8 @@ class SubscribersTable:
     publishers: TableState
     changed: Collection[tuple[int, str]] = ()
     """The fields, with the kinds of their changes, that the publisher recorded since the version that is known here."""
+    left: Collection[str] = ()
+    """The names of columns that were published here once, in lower case."""
 
     def steps(self) -> list[Step]:
         """Return the steps that give the table the publisher's columns.
@@ -100,12 +102,13 @@ class SubscribersTable:
         statement = f"RENAME COLUMN {quote(before)} TO {quote(after)}"
         return Step(SchemaStep(SchemaStep.RENAME, number, after), statement)
 
-    def _taken(self, what: str, name: str) -> SchemaStoppedError:
+    def _taken(self, what: str, name: str, type_: str = "") -> SchemaStoppedError:
+        type_ = f" ({type_})" if type_ else ""
         return stopped(
             self.article,
             self.root,
-            f"the publisher {what} '{name}' and table '{self.table.path}' has a column of that name of its own. Rename or "
-            f"drop that one, then run `mergerepl sync` again",
+            f"the publisher {what} '{name}' and table '{self.table.path}' has a column of that name of its own{type_}. "
+            "Rename or drop that one, then run `mergerepl sync` again",
         )
 
     def _adds(self) -> Iterator[Step]:
@@ -114,13 +117,21 @@ class SubscribersTable:
             for number, each in self.known.by_number.items()
             if number in self.target.by_number
         }
-        present = {column["name"].lower() for column in self.table.fields} - renamed
+        present = {column["name"].lower(): column for column in self.table.fields}
         for each in self.target.fields:
             if each.number in self.known.by_number:
                 continue
-            if each.name.lower() in present:
-                raise self._taken("added column", each.name)
             column = self._new_column(each)
+            lower = each.name.lower()
+            there = present.get(lower) if lower not in renamed else None
+            if there is not None and self._is_adopted(there, column):
+                comment = each.comment or there["metadata"].get("comment", "")
+                statement = f"ALTER COLUMN {quote(each.name)} COMMENT {literal(comment)}"
+                step = SchemaStep(SchemaStep.ADOPT, each.number, each.name)
+                yield Step(step, statement, comment=(each.name, comment))
+                continue
+            if there is not None:
+                raise self._taken("added column", each.name, ddl_of(there["type"]))
             statement = f"ADD COLUMN {quote(each.name)} {each.type}"
             yield Step(SchemaStep(SchemaStep.ADD, each.number, each.name), statement, column)
 
@@ -137,7 +148,8 @@ class SubscribersTable:
             ):
                 statement = f"ALTER COLUMN {quote(each.name)} DROP NOT NULL"
                 yield Step(SchemaStep(SchemaStep.NULLABLE, number, each.name), statement)
-            said = (there or field(each.name, each.type))["metadata"]
+            adopted = self.table.field(each.name) if number not in self.known.by_number else None
+            said = (there or adopted or field(each.name, each.type))["metadata"]
             comment = each.comment or ""
             if there is not None and (number, COMMENT) in self.changed and comment != said.get("comment", ""):
                 statement = f"ALTER COLUMN {quote(each.name)} COMMENT {literal(comment)}"
@@ -165,6 +177,22 @@ class SubscribersTable:
             _default_statement(each),
         )
         return False
+
+    def _is_adopted(self, there: Field, column: Field) -> bool:
+        """Whether a column of the table's own becomes the published one: the same name and type, never published here.
+
+        The old values of one that was published would come back as this replica's changes.
+        """
+        computed = {GENERATION_EXPRESSION, *(each for each in there["metadata"] if "identity" in each)}
+        types = [
+            (each["name"], bare(each["type"]), each["metadata"].get(CHAR_VARCHAR)) for each in (there, column)
+        ]
+        is_same = types[0] == types[1] and there["nullable"]
+        is_plain = (
+            not computed & there["metadata"].keys()
+            and there["name"] not in self.table.metadata.partition_columns
+        )
+        return is_same and is_plain and there["name"].lower() not in self.left
 
     def _new_column(self, each: PublishedField) -> Field:
         source = self.publishers.field(each.name)
@@ -208,6 +236,8 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
         return 0
     known = article_row(subscriber, nickname).definitions[article.version]
     table, publishers = open_table(subscriber.table(article)), open_table(publisher.root / row.source_table)
+    definitions = article_row(subscriber, nickname).definitions.values()
+    left = {each.name.lower() for one in definitions if one.version <= article.version for each in one.fields}
     changed = {
         (change.get("field"), change["what"])
         for each in publisher.schema_changes()
@@ -215,7 +245,7 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
         for change in each.stated.get("changes", ())
     }
     steps = SubscribersTable(
-        *(article.name, str(subscriber.root), table, known, target, publishers), changed
+        *(article.name, str(subscriber.root), table, known, target, publishers), changed, left
     ).steps()
     replid = subscriber.info().replid
     for step in steps:

@@ -109,6 +109,7 @@ class Follower:
         gap = "the table was replaced" if is_replaced else None
         gap = "a column that was being added was taken away" if lost else gap
         gap = "a column was added while a session wrote" if is_late else gap
+        gap = "a column of the table's own was adopted" if _adopted(walked) else gap
         return Move(definition, first, through, tuple(changes), gap, former)
 
     def _through(self, window: FeedWindow, first: int, changes: Iterable[ColumnChange]) -> int:
@@ -149,7 +150,8 @@ class Follower:
 
     def _counted(self, walked: SchemaWalk) -> list[ColumnChange]:
         """Return the changes of the definition; RESTORE is one only if it changed columns."""
-        counted = [each for each in walked.changes if self._counts(each)]
+        stated = sorted([*walked.changes, *_adopted(walked)], key=lambda each: each.version)
+        counted = [each for each in stated if self._counts(each)]
         replaced = {each.version for each in counted if each.kind == REPLACE}
         # A replacement that states nothing takes no comment or default away from subscribers.
         found = [
@@ -216,7 +218,8 @@ class Follower:
         ):
             assert column.name is not None
             fields.append(published_field(number, columns[column.name]))
-            former[column.name] = column.first_name
+            # The values of an adopted column are changes: it counts as new.
+            former[column.name] = column.first_name if number in order else None
         taken = {field.name for field in fields}
         news = [column for name, column in columns.items() if name not in taken and self._is_published(name)]
         former |= {column["name"]: None for column in news}
@@ -313,8 +316,19 @@ def published_field(number: int, column: Field) -> PublishedField:
 
 
 def _own_added(walked: SchemaWalk) -> set[int]:
-    """Return the numbers of the columns that merge replication added in a window."""
-    return {each.field for each in walked.changes if each.kind == ADD and each.field is not None}
+    """Return the numbers of the columns that merge replication added, or adopted, in a window."""
+    changes = [*walked.changes, *_adopted(walked)]
+    return {each.field for each in changes if each.kind == ADD and each.field is not None}
+
+
+def _adopted(walked: SchemaWalk) -> list[ColumnChange]:
+    """Return the adoptions of a window as additions: no metadata tells them from other commits."""
+    return [
+        ColumnChange(step.version, ADD, "", column.name or "", field=step.field)
+        for column in walked.top
+        for step in column.own
+        if step.what == SchemaStep.ADOPT
+    ]
 
 
 def _from(commits: Iterable[Commit], version: int) -> Iterator[Commit]:
