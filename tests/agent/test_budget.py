@@ -65,9 +65,18 @@ def next_job(spark: SparkSession) -> int:
     return int(number)
 
 
-def test_a_sync_stays_within_its_budget_of_jobs_and_commits(spark: SparkSession, replica_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("writer", "most"),
+    [
+        pytest.param("spark", JOBS_OF_ONE_ARTICLE, id="spark", marks=pytest.mark.slow),
+        pytest.param("auto", 0, id="auto"),
+    ],
+)
+def test_a_sync_stays_within_its_budget_of_jobs_and_commits(
+    spark: SparkSession, replica_dir: Path, writer: Literal["spark", "auto"], most: int
+) -> None:
     snapshot = {f"k{n:03d}": {"a": "a", "b": "b", "c": None} for n in range(100)}
-    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), engines=("spark",)), snapshot)
+    engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), engines=(writer,)), snapshot)
     for number in range(2):  # the second session has metadata of the first to look up
         engine.write("hub", {f"k{n:03d}": {"a": f"h{number}", "b": "b", "c": None} for n in range(40)})
         engine.write("north", {f"k{n:03d}": {"a": f"n{number}", "b": "b", "c": None} for n in range(30, 70)})
@@ -79,7 +88,7 @@ def test_a_sync_stays_within_its_budget_of_jobs_and_commits(spark: SparkSession,
         jobs, after = next_job(spark) - first - 1, versions(replica_dir)
         commits = {table: count - before[table] for table, count in after.items() if count != before[table]}
         assert commits == COMMITS
-        assert jobs <= JOBS_OF_ONE_ARTICLE
+        assert jobs <= most
     before, first = versions(replica_dir), next_job(spark)
     # Sessions without changes settle what the last one brought: one commit at each side, then none.
     for _ in range(4):

@@ -50,7 +50,8 @@ def run(folder: Path, *words: str) -> Result:
         ("partitions", "drop", "7", "-f", "hq", "--yes"),
         ("abort", "4f0c", "-f", "hq", "--yes"),
         ("cleanup", "-f", "hq"),
-        ("reinit", "north", "-f", "hq", "--yes"),
+        # Both take Spark; tests/golden has the dry run.
+        pytest.param(("reinit", "north", "-f", "hq", "--yes"), marks=pytest.mark.slow),
         ("resume", "orders", "-f", "hq"),
         ("repair", "-f", "hq", "--publication", "other", "--yes"),
         ("touch", "nothing", "-f", "hq", "--all"),
@@ -151,12 +152,21 @@ def test_no_thread_pool_of_the_product_forgets_a_rehearsal() -> None:
     assert pools == {"agents/loop.py", "store/rehearsal.py", "spark/jars.py"}
 
 
-def test_rows_that_go_need_a_yes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("abort", "4f"),
+        ("partitions", "drop", "3"),
+        # It compares the replicas before it asks.
+        pytest.param(("reinit", "--all"), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_rows_that_go_need_a_yes(tmp_path: Path, words: tuple[str, ...]) -> None:
     network = Network(tmp_path)
     head = DeltaTable(str(network.root("hq") / "orders")).version()
-    for words in (("abort", "4f"), ("partitions", "drop", "3"), ("reinit", "--all")):
-        shown = run(tmp_path, *words, "-f", "hq")
-        assert shown.exit_code == 2
-        assert "Say --yes to go on" in shown.stderr
-        assert "/hq" in shown.stderr
+    shown = run(tmp_path, *words, "-f", "hq")
+    assert shown.exit_code == 2
+    assert "Say --yes to go on" in shown.stderr
+    assert "/hq" in shown.stderr
     assert DeltaTable(str(network.root("hq") / "orders")).version() == head

@@ -429,6 +429,12 @@ def modules() -> dict[str, ast.Module]:
     return {module_name(file): ast.parse(file.read_text(encoding="utf-8"), str(file)) for file in files}
 
 
+@cache
+def nodes() -> dict[str, tuple[ast.AST, ...]]:
+    """Return all nodes of each module: walking takes longer than looking at them."""
+    return {module: tuple(ast.walk(tree)) for module, tree in modules().items()}
+
+
 def statements(tree: ast.AST, *, in_functions: bool) -> Iterator[ast.AST]:
     """Yield the nodes that run: not what only type checkers see."""
     for node in ast.iter_child_nodes(tree):
@@ -440,6 +446,7 @@ def statements(tree: ast.AST, *, in_functions: bool) -> Iterator[ast.AST]:
         yield from statements(node, in_functions=in_functions)
 
 
+@cache
 def imports(module: str, *, in_functions: bool = True) -> set[str]:
     """Return the modules that a module imports: own ones by module, others by package."""
     found = set()
@@ -508,8 +515,8 @@ def test_only_settings_and_the_engine_read_the_environment():
     # engine/session.py hands pyspark its gateway through the environment; pyspark takes it from nowhere else.
     readers = {
         unit(module)
-        for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for module, parts in nodes().items()
+        for node in parts
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
     assert readers <= {"mergerepl.settings", "mergerepl.spark", "mergerepl.failpoints"}
@@ -520,9 +527,9 @@ def test_inv_40_no_phase_reads_a_clock():
     functions = ("now", "today", "current_date", "current_timestamp", "localtimestamp", "unix_timestamp")
     readers = {
         f"{module}: {name}"
-        for module, tree in modules().items()
+        for module, parts in nodes().items()
         if module.partition(".")[0] in ("triggers", "enumeration", "conflict")
-        for node in ast.walk(tree)
+        for node in parts
         for name in [getattr(node, "attr", getattr(node, "module", None))]
         if name in (*functions, "datetime", "time")
     }
@@ -533,8 +540,8 @@ def test_only_spark_makes_a_session():
     # One made elsewhere would have a default of the JVM that passes over files it cannot read.
     makers = {
         unit(module)
-        for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for module, parts in nodes().items()
+        for node in parts
         if isinstance(node, ast.Attribute) and node.attr in ("newSession", "builder")
     }
     assert makers == {"mergerepl.spark"}
@@ -543,8 +550,8 @@ def test_only_spark_makes_a_session():
 def test_library_code_does_not_print():
     prints = [
         f"{module}:{node.lineno}"
-        for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for module, parts in nodes().items()
+        for node in parts
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert prints == []
@@ -599,9 +606,8 @@ def test_files_of_replicas_are_touched_in_the_store_only():
     # Object stores need put-if-absent, list and delete in one place: no other room may call a file system.
     found = {
         module
-        for module, tree in modules().items()
-        if not {module, unit(module)} & (FILE_ROOMS | NO_REPLICA_FILES)
-        and any(map(_touches_files, ast.walk(tree)))
+        for module, parts in nodes().items()
+        if not {module, unit(module)} & (FILE_ROOMS | NO_REPLICA_FILES) and any(map(_touches_files, parts))
     }
     assert found == set()
 
@@ -659,9 +665,9 @@ def test_only_the_room_delta_opens_or_writes_a_delta_table():
     # The demo plays users, who write their tables with libraries.
     openers = {
         module
-        for module, tree in modules().items()
+        for module, parts in nodes().items()
         if unit(module) not in {"mergerepl.delta", "mergerepl.delta.feed", "mergerepl.cli.demo"}
-        and any(map(_opens_a_table, ast.walk(tree)))
+        and any(map(_opens_a_table, parts))
     }
     assert openers == set()
 
