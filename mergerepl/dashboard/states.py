@@ -38,6 +38,8 @@ def state_of(relation: Relation) -> State:
             return State(CRITICAL, "inactive")
         if relation.stopped_since is not None:
             return State(CRITICAL, "stopped")
+    if isinstance(relation, SubscriptionStatus) and relation.schema_stop:
+        return State(CRITICAL, "schema change stops it")
     if isinstance(relation, SubscriptionStatus) and relation.diverged:
         return State(CRITICAL, "diverged")
     if relation.failures >= 3:

@@ -169,7 +169,8 @@ class SessionResult(HtmlResult):
     A successful session whose validation failed to run keeps its status and counts, and has an `error`. So has one in
     which some articles were `refused` while the others went on. `waiting` changes stay at their source because the
     other side's table refuses them. `fallbacks`: table -> why Spark read or wrote it, though its rows were few.
-    `uncaptured_commits`: those that a run would read first, in a dry run of a transactional subscription.
+    `uncaptured_commits`: those that a run would read first, in a dry run of a transactional subscription. `schema`: the
+    schema changes of the publisher that the session brought to the subscriber before rows.
     """
 
     publication: str
@@ -189,6 +190,7 @@ class SessionResult(HtmlResult):
     given_up: GivenUp | None = None
     fallbacks: tuple[str, ...] = ()
     uncaptured_commits: int = 0
+    schema: tuple[str, ...] = ()
 
     @property
     def is_failed(self) -> bool:
@@ -381,7 +383,9 @@ class SubscriptionStatus(Relation):
     from it (numbers of the other end); `unsent_generations` counts those with changes that have not been sent.
     `subscriber_type` is server or client; `priority` is 0.00 to 99.99. `partition_id` is the partition of the subscriber
     in a publication with row filters, at the publisher. `through` and `knows` are the versions up to which the subscriber's
-    changes have arrived, and up to which it knows all changes: the lowest ones hold metadata back.
+    changes have arrived, and up to which it knows all changes: the lowest ones hold metadata back. `last_sync_error` is the
+    class of the error with which the last session failed, None after another. `schema_pending` are the schema changes of
+    the publisher that the next sync brings, `schema_stop` is why the subscriber's table cannot take one, with what to run.
     """
 
     subscriber_type: str
@@ -393,6 +397,9 @@ class SubscriptionStatus(Relation):
     partition_id: int | None = None
     through: int = 0
     knows: int = 0
+    last_sync_error: str | None = None
+    schema_pending: tuple[str, ...] = ()
+    schema_stop: str | None = None
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ class Pending:
         uncaptured_commits: Commits of the table that are not captured yet.
         seconds: Estimate from the last deliveries; None if there is none.
         problem: Why the numbers are unknown.
+        schema: Schema changes of the publisher's table (merge) that the next sync brings before rows.
     """
 
     type: str
@@ -93,11 +94,12 @@ class Pending:
     uncaptured_commits: int = 0
     seconds: float | None = None
     problem: str | None = None
+    schema: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """True if nothing waits and nothing is unknown."""
-        return not (self.changes or self.units or self.uncaptured_commits or self.problem)
+        return not (self.changes or self.units or self.uncaptured_commits or self.problem or self.schema)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from mergerepl.errors import EnumerationError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.tasks import MERGE, Pending
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
+from mergerepl.monitoring.schema_changes import recorded_changes, unfollowed_changes
 from mergerepl.monitoring.waiting import (
     GenerationsAfter,
     changes_for,
@@ -26,8 +27,9 @@ DOWNLOAD = "download"
 
 TableProblems = Callable[[PublishedArticle, FeedWindow], Sequence[str]]
 
-Look = Callable[[Replica, ReplicaInfo, PublishedArticle], tuple[int, str | None]]
-"""Returns the commits of an article's table that are not captured yet, and the problem that stops their capture."""
+Look = Callable[[Replica, ReplicaInfo, PublishedArticle], tuple[int, str | None, tuple[str, ...]]]
+"""Returns the commits of an article's table that are not captured yet, the problem that stops their capture, and the
+changes of published columns among them."""
 
 
 def pending_changes(root: Location, *, table_problems: TableProblems) -> list[Pending]:
@@ -47,16 +49,19 @@ def pending_changes(root: Location, *, table_problems: TableProblems) -> list[Pe
 
 def looked_at_once(table_problems: TableProblems) -> Look:
     """Return a function that reads each table once, not for every subscription."""
-    seen: dict[tuple[Location, int], tuple[int, str | None]] = {}
+    seen: dict[tuple[Location, int], tuple[int, str | None, tuple[str, ...]]] = {}
 
-    def look(source: Replica, info: ReplicaInfo, article: PublishedArticle) -> tuple[int, str | None]:
+    def look(
+        source: Replica, info: ReplicaInfo, article: PublishedArticle
+    ) -> tuple[int, str | None, tuple[str, ...]]:
         place = source.root, article.nickname
         if place not in seen:
             found = uncaptured(source, article, info)
             problem = found.problem
-            if problem is None and found.window is not None:
+            schema = unfollowed_changes(source, article, info, found.window)
+            if problem is None and found.window is not None and not schema:
                 problem = " ".join(table_problems(article, found.window)) or None
-            seen[place] = found.commits, problem
+            seen[place] = found.commits, problem, schema
         return seen[place]
 
     return look
@@ -113,8 +118,12 @@ def _direction(
     changes_of = changes_for(source, row, min((each.generation for each in waiting), default=0) - 1)
     for article in articles:
         generations = [each for each in waiting if each.art_nick == article.nickname]
-        commits, problem = look(source, info, article)
+        commits, problem, schema = look(source, info, article)
+        if direction == DOWNLOAD:
+            schema = recorded_changes(source, article, row.schemaversion) + schema
         changes = sum(map(changes_of, generations))
         yield Pending(
-            MERGE, *ends, article.name, direction, changes, len(generations), commits, problem=problem
+            *(MERGE, *ends, article.name, direction, changes, len(generations), commits),
+            problem=problem,
+            schema=schema,
         )

@@ -10,7 +10,7 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.layout import Layout, layout
 from mergerepl.delta.tables import count_rows, tables_kept_open
 from mergerepl.delta.vacuum import Lag
-from mergerepl.errors import MergeReplError, StoreError, reinit_advice
+from mergerepl.errors import MergeReplError, SchemaStoppedError, StoreError, reinit_advice
 from mergerepl.filters.publication_filters import followed_articles
 from mergerepl.model.alerts import DEFAULT, EXPIRATION, Alerts
 from mergerepl.model.article import PublishedArticle
@@ -22,6 +22,7 @@ from mergerepl.monitoring.capture_lag import WARNED, article_lag, warning_of_lag
 from mergerepl.monitoring.cost import cost_of
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.pending import DOWNLOAD, UPLOAD, Look, TableProblems, looked_at_once, pending_of
+from mergerepl.monitoring.schema_changes import unfollowed_changes
 from mergerepl.monitoring.waiting import (
     NO_VERSION,
     GenerationsAfter,
@@ -78,7 +79,9 @@ def _status(
     for article in (each for each in replica.articles if each.pubid in part):
         look = uncaptured(replica, article, info)
         found = [look.problem] if look.problem else []
-        if look.window is not None and not look.problem:
+        # A sync follows changed columns before it looks at rows.
+        is_followed = bool(unfollowed_changes(replica, article, info, look.window))
+        if look.window is not None and not look.problem and not is_followed:
             found += table_problems(article, look.window)
         for text in found:
             warn(article.name, text)
@@ -146,7 +149,10 @@ def _warnings_of(
     sync = f"`mergerepl sync {shlex.quote(Location.of(state.subscriber).name)}`"
     if alerts is not None:
         yield from _waiting(state, row, alerts, who, sync, is_away=is_away)
-    if row.last_sync_status == SyncStatus.FAILED:
+    if state.schema_stop is not None:
+        # It lasts until somebody changes a table.
+        yield f"A schema change stops {who}: {state.schema_stop}", CRITICAL
+    elif row.last_sync_status == SyncStatus.FAILED:
         is_often = row.failures >= _FAILED_OFTEN
         which = f"The last {row.failures} sessions or more" if is_often else "The last session"
         # Perhaps its replica is only out of reach for a while.
@@ -248,6 +254,7 @@ def _with_pending(
         download=changes[DOWNLOAD],
         unsent_generations=sum(each.units for each in found if each.direction == away),
         uncaptured_commits=sum(each.uncaptured_commits for each in found),
+        schema_pending=tuple(f"{each.article}: {text}" for each in found for text in each.schema),
         is_reachable=is_known or not any(each.direction == back and not each.article for each in found),
         waiting_since=None if waiting is None else waiting.since,
         retention_used=(
@@ -259,6 +266,9 @@ def _with_pending(
 def _subscription(replica: Replica, row: SubscriptionRow) -> SubscriptionStatus:
     """Return a subscription as the replica's own row has it."""
     names = {each.nickname: each.name for each in replica.articles_of(row.pubid)}
+    is_stopped = (
+        row.last_sync_status == SyncStatus.FAILED and row.last_error_class == SchemaStoppedError.__name__
+    )
     return SubscriptionStatus(
         publication=publication_name(replica, row.pubid),
         subscriber=subscriber_root(replica, row),
@@ -277,6 +287,8 @@ def _subscription(replica: Replica, row: SubscriptionRow) -> SubscriptionStatus:
         diverged={names[nickname]: text for nickname, text in row.diverged.items() if nickname in names},
         through=row.through,
         knows=row.knows,
+        last_sync_error=row.last_error_class,
+        schema_stop=row.last_sync_summary if is_stopped else None,
     )
 
 

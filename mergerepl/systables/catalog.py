@@ -274,6 +274,9 @@ class SubscriptionRow:
         NOT_NULL,
         "the run up to which changes of the former partition are its own, later those of the present",
     ] = 0
+    last_error_class: Annotated[
+        str | None, "class of the error with which the last session failed; NULL after another"
+    ] = None
 
     @property
     def is_own(self) -> bool:

@@ -90,7 +90,8 @@ def layout(
         pytest.param("row", 2, "fine", ("spark",), id="row-2", marks=pytest.mark.slow),
         pytest.param("row", 3, "usual", ("spark",), id="row-3", marks=pytest.mark.slow),
         # The smaller scope of what follows; scripts/mutants asks it first.
-        pytest.param("column", 2, "fine", ("auto", "spark"), id="column-2"),
+        pytest.param("column", 2, "usual", ("auto", "spark"), id="column-2"),
+        pytest.param("column", 2, "fine", ("auto", "spark"), id="column-2-fine", marks=pytest.mark.slow),
         pytest.param("column", 3, "usual", ("auto", "spark"), id="column-3", marks=pytest.mark.slow),
         pytest.param("column", 2, "usual", ("auto",), id="column-2-auto", marks=pytest.mark.slow),
         pytest.param("row", 3, "usual", ("auto",), id="row-3-auto", marks=pytest.mark.slow),

@@ -51,6 +51,7 @@ _DETAILS: dict[type, Columns] = {
             if each.last_sync_status == "failed"
             else each.last_sync_summary or each.last_sync_status
         ),
+        "schema": lambda each: "stopped" if each.schema_stop else each.schema_pending,
     },
     ArticleState: {
         "article": "article",
@@ -127,6 +128,7 @@ _PENDING: Columns = {
     ">changes": "changes",
     ">not captured": "uncaptured_commits",
     ">seconds": "seconds",
+    "schema": "schema",
 }
 _PENDING_ROWS: Columns = {
     "subscription": lambda each: short(each.subscriber),
@@ -223,7 +225,7 @@ def _state(found: Status) -> Iterator[Part]:
 
 def pending(found: Sequence[Pending]) -> list[Part]:
     """Report the pending changes by subscription, article and direction."""
-    waiting = [each for each in found if each.changes or each.units or each.uncaptured_commits]
+    waiting = [each for each in found if each.changes or each.units or each.uncaptured_commits or each.schema]
     parts: list[Part] = [_listed(waiting, _PENDING)]
     if any(each.uncaptured_commits for each in waiting):
         parts.append(

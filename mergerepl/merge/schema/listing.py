@@ -2,13 +2,23 @@
 
 from typing import Any
 
-from mergerepl.delta.feed.column_changes import ADD, COMMENT, DEFAULT, NULLABILITY, RENAME, REPLACE, RESTORE
+from mergerepl.delta.feed.column_changes import (
+    ADD,
+    COMMENT,
+    DEFAULT,
+    NULLABILITY,
+    RENAME,
+    REPLACE,
+    RESTORE,
+    ColumnChange,
+)
 from mergerepl.delta.metadata import DEFAULTS_FEATURE
 from mergerepl.delta.tables import open_table
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.schema_changes import SchemaChange
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
+from mergerepl.systables.catalog import SchemaChangeRow
 
 _OF_TABLE = {REPLACE: "the table was replaced", RESTORE: "the table was restored"}
 
@@ -74,3 +84,16 @@ def _words(change: dict[str, Any], *, is_left_out: bool) -> str:
     if change["what"] == NULLABILITY:
         return f"{change['column']} {'takes NULL' if change.get('nullable') else 'is NOT NULL'}"
     return " ".join(str(part) for part in (change["what"], change.get("column"), change.get("name")) if part)
+
+
+def words_of(row: SchemaChangeRow) -> tuple[str, ...]:
+    """Return the changes of a row of sysmergeschemachange in words."""
+    return tuple(_words(each, is_left_out=False) for each in row.stated.get("changes", ()))
+
+
+def change_in_words(change: ColumnChange) -> str:
+    """Return a change that is not recorded yet in the words that it will have."""
+    name = change.new_name if change.kind == ADD or change.new_name != change.column else ""
+    stated = {"what": change.kind, "column": change.column, "name": name, "type": change.new_type}
+    stated |= {"text": change.new_text or "none"}
+    return _words(stated | {"nullable": change.is_nullable}, is_left_out=False)

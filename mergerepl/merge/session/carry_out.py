@@ -262,6 +262,7 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbac
         changed: dict[str, Any] = {
             "last_sync_date": datetime.now(UTC),
             "last_sync_status": int(SyncStatus.SUCCEEDED),
+            "last_error_class": None,
             "failures": 0,
             "last_sync_summary": f"session {manifest.number} succeeded{left}",
             "replicastate": manifest.replicastate,

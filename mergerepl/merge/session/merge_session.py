@@ -30,7 +30,7 @@ from mergerepl.merge.session.clean_up import clean_up_when_due
 from mergerepl.merge.session.history_cleanup import purge_history_of
 from mergerepl.merge.session.own_side import held_with_publishers, pending_elsewhere
 from mergerepl.merge.session.recovery import named, recover
-from mergerepl.merge.session.schema_step import articles_to_follow, followed_schema
+from mergerepl.merge.session.schema_step import articles_to_follow, brought_changes, followed_schema
 from mergerepl.merge.session.session_history import Failure, note_presence, record_failure, record_success
 from mergerepl.merge.session.session_plan import has_few_changes, has_work, quiet_moves, session_plan
 from mergerepl.merge.session.sides import (
@@ -213,11 +213,11 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
                     replace(held, progress=clock), start_time, time.monotonic()
                 )
         except MergeReplError as error:
-            why = Failure(error.message, type(error).__name__, clock.phase)
+            why = Failure.of(error.details(), clock.phase)
             record_failure(*about, why, start_time)
             raise
         if result.error is not None:
-            why = Failure(result.reason, str(result.error["error"]), clock.phase)
+            why = Failure.of(result.error, clock.phase)
             record_failure(*about, why, start_time, is_in_history=is_in_history)
         elif result.status == "nothing_to_do":
             record_success(held.ends, held.subscription.subid)
@@ -306,8 +306,10 @@ def held_session(
         stopped = followed_schema(
             request.ends, request.subscription, changed, request.engine, spark_of, request.progress
         )
-        result, is_in_history = held_session(request.reread(), start_time, started, stopped)
-        return replace(result, recovered=result.recovered + recovered), is_in_history
+        again = request.reread()
+        brought = brought_changes(again.publisher, request.subscription)
+        result, is_in_history = held_session(again, start_time, started, stopped)
+        return replace(result, recovered=result.recovered + recovered, schema=brought), is_in_history
     nothing = replace(
         session.nothing_to_do, recovered=recovered, status="succeeded" if recovered else "nothing_to_do"
     )

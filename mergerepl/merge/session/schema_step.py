@@ -13,6 +13,7 @@ from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.schema.down import schema_down
 from mergerepl.merge.schema.follow import follow_columns
+from mergerepl.merge.schema.listing import words_of
 from mergerepl.merge.session.sides import ARTICLE_ERRORS, Refused, SideState, refuse
 from mergerepl.model.progress import Progress
 from mergerepl.replica.replica import Replica
@@ -88,3 +89,15 @@ def followed_schema(
         except ARTICLE_ERRORS as error:
             refuse(stopped, nickname, error)
     return stopped
+
+
+def brought_changes(publisher: Replica, before: SubscriptionRow) -> tuple[str, ...]:
+    """Return the schema changes that a subscription got since `before`, as `table: change`, in their order."""
+    after = next((row for row in publisher.relations() if row.subid == before.subid), before)
+    if after.schemaversion == before.schemaversion:
+        return ()
+    names = {article.artid: article.name for article in publisher.articles}
+    got = range(before.schemaversion + 1, after.schemaversion + 1)
+    rows = [row for row in publisher.schema_changes() if row.pubid == before.pubid]
+    rows = sorted((row for row in rows if row.schemaversion in got), key=lambda row: row.schemaversion or 0)
+    return tuple(f"{names.get(row.artid or '')}: {text}" for row in rows for text in words_of(row))

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.sql_text import text_literal
-from mergerepl.errors import MergeReplError
+from mergerepl.errors import MergeReplError, SchemaStoppedError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.replica import Replica
@@ -39,6 +40,16 @@ class Failure:
     message: str
     error_class: str
     phase: str | None = None
+
+    @classmethod
+    def of(cls, error: Mapping[str, Any], phase: str | None = None) -> "Failure":
+        """Return the failure of an error's facts (`MergeReplError.details`).
+
+        Of articles that failed for different reasons, one that a schema change stops gives the class.
+        """
+        classes = [str(each["error"]) for each in error.get("articles", ())]
+        stops = SchemaStoppedError.__name__
+        return cls(str(error["message"]), stops if stops in classes else str(error["error"]), phase)
 
 
 def record(
@@ -177,7 +188,11 @@ def record_failure(
     """
     why = replace(why, message=masked(" ".join(why.message.split())))
     summary = why.message
-    failed = {"last_sync_status": int(SyncStatus.FAILED), "last_sync_summary": summary}
+    failed = {
+        "last_sync_status": int(SyncStatus.FAILED),
+        "last_sync_summary": summary,
+        "last_error_class": why.error_class,
+    }
     try:
         refuse_copies(*ends)
         for replica in ends:
@@ -301,6 +316,7 @@ def record_success(ends: Sequence[Replica], subid: str) -> None:
                 well = {
                     "last_sync_status": int(SyncStatus.SUCCEEDED),
                     "last_sync_summary": "nothing to do",
+                    "last_error_class": None,
                     "failures": 0,
                 }
                 now = {"last_sync_date": datetime.now(UTC)}

@@ -1,0 +1,45 @@
+"""The schema changes of a publisher that its subscribers do not have yet, in words."""
+
+from mergerepl.delta.feed.window import FeedWindow
+from mergerepl.errors import MergeReplError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
+from mergerepl.systables.replinfo import ReplicaInfo
+
+
+def recorded_changes(publisher: Replica, article: PublishedArticle, after: int) -> tuple[str, ...]:
+    """Return the recorded changes of an article's columns after a number of sysmergeschemachange, in their order."""
+    if article.version == 1:
+        return ()
+    from mergerepl.merge.schema.listing import words_of
+
+    found = [row for row in publisher.schema_changes() if row.artid == article.artid]
+    rows = sorted(found, key=lambda row: row.schemaversion or 0)
+    return tuple(text for row in rows if (row.schemaversion or 0) > after for text in words_of(row))
+
+
+def unfollowed_changes(
+    replica: Replica, article: PublishedArticle, info: ReplicaInfo, window: FeedWindow | None
+) -> tuple[str, ...]:
+    """Return the changes of published columns that a publisher's table has and no session has recorded.
+
+    Changes that no session follows are a problem of the table, which `status` reports.
+    """
+    if window is None or window.unreadable is not None or not window.metadata_commits:
+        return ()
+    if window.is_older or window.is_another_commit or not replica.publishes(article.pubid):
+        return ()
+    from mergerepl.merge.capture.windows import filter_columns
+    from mergerepl.merge.schema.follow import article_row
+    from mergerepl.merge.schema.listing import change_in_words
+    from mergerepl.merge.schema.moves import Follower
+    from triggers.schema_checks import ArticleTable
+
+    try:
+        row = article_row(replica, article.nickname)
+        at = ArticleTable(article, replica.root, info.replid, True)
+        definition = row.definitions[article.version]
+        move = Follower(at, definition, row.definitions, filter_columns(replica, article)).next_move(window)
+    except MergeReplError:
+        return ()
+    return () if move is None else tuple(map(change_in_words, move.changes))
