@@ -204,6 +204,8 @@ def _facts(each: Relation) -> str:
             facts.append(f"partition {each.partition_id}")
         if each.diverged:
             facts.append(f"differs in {', '.join(each.diverged)}")
+        if each.schema_pending:
+            facts.append(f"schema waits: {', '.join(each.schema_pending)}")
     if isinstance(each, DeliveryState) and not each.is_known_to_be_equal:
         facts.append("not known to be equal")
     if each.validated is not None:
