@@ -1,6 +1,7 @@
 """`mergerepl pending`: the changes that wait for the next sync, per subscription, article and direction."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from enumeration.plan import Destination
 from mergerepl.delta.feed.window import FeedWindow
@@ -8,7 +9,6 @@ from mergerepl.errors import EnumerationError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.tasks import MERGE, Pending
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
-from mergerepl.monitoring.schema_changes import recorded_changes, unfollowed_changes
 from mergerepl.monitoring.waiting import (
     GenerationsAfter,
     changes_for,
@@ -32,7 +32,28 @@ Look = Callable[[Replica, ReplicaInfo, PublishedArticle], tuple[int, str | None,
 changes of published columns among them."""
 
 
-def pending_changes(root: Location, *, table_problems: TableProblems) -> list[Pending]:
+def _none(*_: object) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class SchemaChanges:
+    """How the schema changes that wait at a publisher are read: the agent's part.
+
+    `recorded` takes the publisher, an article and the number of the last change that the subscriber has; `unfollowed` takes
+    a replica, its article, its progress and the window of the table.
+    """
+
+    recorded: Callable[[Replica, PublishedArticle, int], tuple[str, ...]] = _none
+    unfollowed: Callable[[Replica, PublishedArticle, ReplicaInfo, FeedWindow | None], tuple[str, ...]] = _none
+
+
+NO_CHANGES = SchemaChanges()
+
+
+def pending_changes(
+    root: Location, *, table_problems: TableProblems, schema: SchemaChanges = NO_CHANGES
+) -> list[Pending]:
     """Return the waiting changes of each active subscription: both directions if the other end is in reach.
 
     A subscription whose other end cannot be read has a row without an article, with the problem. `table_problems`
@@ -43,11 +64,11 @@ def pending_changes(root: Location, *, table_problems: TableProblems) -> list[Pe
     replica = Replica(root).require()
     active = [row for row in others(replica) if row.is_active]
     after = generations_read_once(replica, active)
-    look = looked_at_once(table_problems)
-    return [each for row in active for each in pending_of(replica, row, look, after)]
+    look = looked_at_once(table_problems, schema)
+    return [each for row in active for each in pending_of(replica, row, look, after, schema)]
 
 
-def looked_at_once(table_problems: TableProblems) -> Look:
+def looked_at_once(table_problems: TableProblems, schema: SchemaChanges) -> Look:
     """Return a function that reads each table once, not for every subscription."""
     seen: dict[tuple[Location, int], tuple[int, str | None, tuple[str, ...]]] = {}
 
@@ -58,16 +79,23 @@ def looked_at_once(table_problems: TableProblems) -> Look:
         if place not in seen:
             found = uncaptured(source, article, info)
             problem = found.problem
-            schema = unfollowed_changes(source, article, info, found.window)
-            if problem is None and found.window is not None and not schema:
+            changed = schema.unfollowed(source, article, info, found.window)
+            # A sync follows changed columns before it looks at rows.
+            if problem is None and found.window is not None and not changed:
                 problem = " ".join(table_problems(article, found.window)) or None
-            seen[place] = found.commits, problem, schema
+            seen[place] = found.commits, problem, changed
         return seen[place]
 
     return look
 
 
-def pending_of(replica: Replica, row: SubscriptionRow, look: Look, after: GenerationsAfter) -> list[Pending]:
+def pending_of(
+    replica: Replica,
+    row: SubscriptionRow,
+    look: Look,
+    after: GenerationsAfter,
+    schema: SchemaChanges = NO_CHANGES,
+) -> list[Pending]:
     """Return the article counts of this replica's own direction, then of the other one.
 
     `row` is about the other end; `after` has this replica's generations.
@@ -88,15 +116,15 @@ def pending_of(replica: Replica, row: SubscriptionRow, look: Look, after: Genera
             about_us = other.relation(row.subid, info.replid)
             settled = other.settled(row.pubid), replica.settled(row.pubid)
             there = Destination(str(other.root), other.held, about_us, settled=settled[0])
-            found = list(_direction(ends, away, replica, info, row, there, look, after))
+            found = list(_direction(ends, away, replica, info, row, there, look, schema, after))
             if about_us is not None and not about_us.is_ended:
                 here = Destination(str(replica.root), replica.held, row, settled=settled[1])
-                found += _direction(ends, back, other, other.info(), about_us, here, look)
+                found += _direction(ends, back, other, other.info(), about_us, here, look, schema)
         except (StoreError, EnumerationError) as error:
             # A problem there does not concern the other subscriptions.
             found, problem = None, error.message
     if found is None:
-        found = list(_direction(ends, away, replica, info, row, None, look, after))
+        found = list(_direction(ends, away, replica, info, row, None, look, schema, after))
     if problem is not None:
         found.append(Pending(MERGE, *ends, "", back, problem=problem))
     return found
@@ -110,6 +138,7 @@ def _direction(
     row: SubscriptionRow,
     destination: Destination | None,
     look: Look,
+    schema: SchemaChanges,
     after: GenerationsAfter | None = None,
 ) -> Iterator[Pending]:
     """Yield the waiting changes of a source; `destination` is None if it cannot be read."""
@@ -118,12 +147,12 @@ def _direction(
     changes_of = changes_for(source, row, min((each.generation for each in waiting), default=0) - 1)
     for article in articles:
         generations = [each for each in waiting if each.art_nick == article.nickname]
-        commits, problem, schema = look(source, info, article)
+        commits, problem, changed = look(source, info, article)
         if direction == DOWNLOAD:
-            schema = recorded_changes(source, article, row.schemaversion) + schema
+            changed = schema.recorded(source, article, row.schemaversion) + changed
         changes = sum(map(changes_of, generations))
         yield Pending(
             *(MERGE, *ends, article.name, direction, changes, len(generations), commits),
             problem=problem,
-            schema=schema,
+            schema=changed,
         )

@@ -21,8 +21,16 @@ from mergerepl.model.tasks import CRITICAL, MERGE, WARNING, Status, StatusWarnin
 from mergerepl.monitoring.capture_lag import WARNED, article_lag, warning_of_lag
 from mergerepl.monitoring.cost import cost_of
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
-from mergerepl.monitoring.pending import DOWNLOAD, UPLOAD, Look, TableProblems, looked_at_once, pending_of
-from mergerepl.monitoring.schema_changes import unfollowed_changes
+from mergerepl.monitoring.pending import (
+    DOWNLOAD,
+    NO_CHANGES,
+    UPLOAD,
+    Look,
+    SchemaChanges,
+    TableProblems,
+    looked_at_once,
+    pending_of,
+)
 from mergerepl.monitoring.waiting import (
     NO_VERSION,
     GenerationsAfter,
@@ -48,7 +56,13 @@ from mergerepl.systables.catalog import (
 from mergerepl.systables.replinfo import ReplicaInfo
 
 
-def replica_status(root: Location, *, table_problems: TableProblems, alerts: Alerts = DEFAULT) -> Status:
+def replica_status(
+    root: Location,
+    *,
+    table_problems: TableProblems,
+    schema: SchemaChanges = NO_CHANGES,
+    alerts: Alerts = DEFAULT,
+) -> Status:
     """Return a replica's identity, its articles, the progress of each subscription, and problems.
 
     `table_problems` returns the problems of an article's table that the next capture meets (the agent's part).
@@ -59,11 +73,15 @@ def replica_status(root: Location, *, table_problems: TableProblems, alerts: Ale
     rows = others(replica)
     # A warm process reads only the commits since its last reading.
     with tables_kept_open(replica.root, *(Location.of(row.subscriber_server) for row in rows)):
-        return _status(replica, rows, table_problems, alerts)
+        return _status(replica, rows, table_problems, schema, alerts)
 
 
 def _status(
-    replica: Replica, rows: Sequence[SubscriptionRow], table_problems: TableProblems, alerts: Alerts
+    replica: Replica,
+    rows: Sequence[SubscriptionRow],
+    table_problems: TableProblems,
+    schema: SchemaChanges,
+    alerts: Alerts,
 ) -> Status:
     root, info = replica.root, replica.info()
     published = replica.published
@@ -80,7 +98,7 @@ def _status(
         look = uncaptured(replica, article, info)
         found = [look.problem] if look.problem else []
         # A sync follows changed columns before it looks at rows.
-        is_followed = bool(unfollowed_changes(replica, article, info, look.window))
+        is_followed = bool(schema.unfollowed(replica, article, info, look.window))
         if look.window is not None and not look.problem and not is_followed:
             found += table_problems(article, look.window)
         for text in found:
@@ -104,12 +122,12 @@ def _status(
     if not is_local(root) and (who := holder(root)) is not None:
         text = "'{}' is held: {purpose} by process {pid} on {host} since {since}; its lease was last renewed {renewed}"
         warn(str(root), text.format(root, **who), WARNING)
-    look_at, after = looked_at_once(table_problems), generations_read_once(replica, rows)
+    look_at, after = looked_at_once(table_problems, schema), generations_read_once(replica, rows)
     subscriptions = []
     for row in rows:
         state = _subscription(replica, row)
         try:
-            state = _with_pending(replica, row, state, look_at, after)
+            state = _with_pending(replica, row, state, look_at, after, schema)
         except MergeReplError as error:
             warn(state.subscriber, error.message)
         subscriptions.append(state)
@@ -233,14 +251,19 @@ _FAILED_OFTEN = 3
 
 
 def _with_pending(
-    replica: Replica, row: SubscriptionRow, state: SubscriptionStatus, look: Look, after: GenerationsAfter
+    replica: Replica,
+    row: SubscriptionRow,
+    state: SubscriptionStatus,
+    look: Look,
+    after: GenerationsAfter,
+    schema: SchemaChanges,
 ) -> SubscriptionStatus:
     """Return a subscription with what waits for it, both ways if the other end can be read."""
     if not row.is_active:
         articles = replica.articles_of(row.pubid)
         unsent = unsent_generations(replica, row, articles, destination=None, after=after)
         return replace(state, unsent_generations=len(unsent))
-    found = pending_of(replica, row, look, after)
+    found = pending_of(replica, row, look, after, schema)
     away, back = (DOWNLOAD, UPLOAD) if replica.publishes(row.pubid) else (UPLOAD, DOWNLOAD)
     is_known = all(each.article for each in found)
     changes = {

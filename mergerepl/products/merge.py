@@ -34,6 +34,7 @@ from mergerepl.store.location import Location
 if TYPE_CHECKING:
     from mergerepl.merge.reinit.reinit import ReinitTerms
     from mergerepl.merge.repair.repair import RepairTerms
+    from mergerepl.monitoring.pending import SchemaChanges
 
 
 def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
@@ -65,14 +66,21 @@ def status(root: Location, *, alerts: Alerts = DEFAULT) -> Status:
     """Return the state of a replica."""
     from mergerepl.monitoring.status import replica_status
 
-    return replica_status(root, table_problems=table_problems, alerts=alerts)
+    return replica_status(root, table_problems=table_problems, schema=_schema_changes(), alerts=alerts)
 
 
 def pending(root: Location) -> list[Pending]:
     """Return the waiting changes of a replica's subscriptions, by article and direction."""
     from mergerepl.monitoring.pending import pending_changes
 
-    return pending_changes(root, table_problems=table_problems)
+    return pending_changes(root, table_problems=table_problems, schema=_schema_changes())
+
+
+def _schema_changes() -> SchemaChanges:
+    from mergerepl.merge.schema.waiting import recorded_changes, unfollowed_changes
+    from mergerepl.monitoring.pending import SchemaChanges
+
+    return SchemaChanges(recorded_changes, unfollowed_changes)
 
 
 def history(root: Location, *, failed: bool, limit: int, subscriber: str | None) -> list[Run]:

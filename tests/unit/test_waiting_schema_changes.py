@@ -34,9 +34,7 @@ def test_a_change_waits_until_a_sync_brings_it_or_a_table_cannot_take_it(tmp_pat
     added = "add email string"
     (status,) = project.status()
     assert status.warnings == ()
-    assert {name: each.schema_pending for name, each in subscriptions(hq).items()} == {
-        name: (f"orders: {added}",) for name in ("north", "south")
-    }
+    assert {each.schema_pending for each in subscriptions(hq).values()} == {(f"orders: {added}",)}
     (session,) = project.sync("north").sessions
     assert session.schema == (f"orders: {added}",)
     # South's table has a column of that name of its own.
