@@ -20,6 +20,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.schema_checks import ADDED
 
 UPLOAD = "upload"
 DOWNLOAD = "download"
@@ -51,6 +52,11 @@ class SchemaChanges:
 NO_CHANGES = SchemaChanges()
 
 
+def lasting(problems: Sequence[str], followed: Sequence[str]) -> list[str]:
+    """Return the problems of a table without an added column, if a sync follows its changes before it looks at rows."""
+    return [text for text in problems if not (followed and ADDED in text)]
+
+
 def pending_changes(
     root: Location, *, table_problems: TableProblems, schema: SchemaChanges = NO_CHANGES
 ) -> list[Pending]:
@@ -80,9 +86,8 @@ def looked_at_once(table_problems: TableProblems, schema: SchemaChanges) -> Look
             found = uncaptured(source, article, info)
             problem = found.problem
             changed = schema.unfollowed(source, article, info, found.window)
-            # A sync follows changed columns before it looks at rows.
-            if problem is None and found.window is not None and not changed:
-                problem = " ".join(table_problems(article, found.window)) or None
+            if problem is None and found.window is not None:
+                problem = " ".join(lasting(table_problems(article, found.window), changed)) or None
             seen[place] = found.commits, problem, changed
         return seen[place]
 

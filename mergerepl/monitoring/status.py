@@ -28,6 +28,7 @@ from mergerepl.monitoring.pending import (
     Look,
     SchemaChanges,
     TableProblems,
+    lasting,
     looked_at_once,
     pending_of,
 )
@@ -97,10 +98,9 @@ def _status(
     for article in (each for each in replica.articles if each.pubid in part):
         look = uncaptured(replica, article, info)
         found = [look.problem] if look.problem else []
-        # A sync follows changed columns before it looks at rows.
-        is_followed = bool(schema.unfollowed(replica, article, info, look.window))
-        if look.window is not None and not look.problem and not is_followed:
-            found += table_problems(article, look.window)
+        if look.window is not None and not look.problem:
+            followed = schema.unfollowed(replica, article, info, look.window)
+            found += lasting(table_problems(article, look.window), followed)
         for text in found:
             warn(article.name, text)
         lag = article_lag(article, look, info)
