@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
-from mergerepl.publish.partitions import list_partitions
+from mergerepl.filters.clause import SessionFunction
+from mergerepl.publish.partitions import add, list_partitions
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from tests.faults.deaths import dies
@@ -209,3 +210,26 @@ def test_a_value_that_changes_again_before_a_session_moves_once(tmp_path: Path) 
         network.sync()
         network.check()
     assert network.partition_of("one") == first
+
+
+@pytest.mark.slow
+def test_option_3_maps_rows_to_subscribed_partitions_only(tmp_path: Path) -> None:
+    network = Regions(tmp_path, 3, one="North")
+    add(Location.of(tmp_path / "hq"), {SessionFunction.HOST_NAME: "West"}, publication="sales")
+    network.table("hq", "customers").update({"a": "'hq'"})
+    network.table("hq", "customers").update({"region": "'West'"}, predicate="id = 2")
+    network.sync()
+    network.check()
+    stored = [
+        DeltaTable(str(tmp_path / f"hq/_mergerepl/MSmerge_{name}_partition_mappings")).to_pyarrow_table()
+        for name in ("current", "past")
+    ]
+    assert {number for table in stored for number in table["partition_id"].to_pylist()} == {
+        network.partition_of("one")
+    }
+    # A subscription of the partition gets the mappings of what changes from then on.
+    network.apply(two="West")
+    network.table("hq", "customers").update({"region": "'North'"}, predicate="id = 2")
+    network.table("hq", "customers").update({"a": "'later'"}, predicate="id = 5")
+    network.sync()
+    network.check()

@@ -23,7 +23,7 @@ def function_column(name: SessionFunction) -> str:
 class FilteredPublication:
     """The filters of a publication, its active partitions and the articles that the filters name.
 
-    `articles` are by name, parents first.
+    `articles` are by name, parents first; `subscribed` are the partitions that subscriptions have.
     """
 
     pubid: str
@@ -31,6 +31,7 @@ class FilteredPublication:
     filters: PublicationFilters
     groups: tuple[PartitionGroup, ...]
     articles: Mapping[str, PublishedArticle]
+    subscribed: frozenset[int] = frozenset()
 
     @property
     def tablenicks(self) -> frozenset[int]:
@@ -54,6 +55,11 @@ def filtered_publication(replica: Replica, pubid: str) -> FilteredPublication | 
         filters,
         tuple(group for group in partition_groups(replica, number) if group.is_active),
         {name: by_name[name] for name in filters.order if name in by_name},
+        frozenset(
+            row.partition_id
+            for row in replica.relations(pubid)
+            if row.partition_id is not None and not row.is_ended
+        ),
     )
 
 

@@ -23,6 +23,7 @@ from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.columns import column_of, holds
 from mergerepl.filters.publication_filters import JoinFilter, Part, parts_of
+from mergerepl.filters.stated import ONE_SUBSCRIPTION
 from mergerepl.frames import Column, DataFrame, F
 from mergerepl.merge.partitions.filtered import FilteredPublication, function_column
 from mergerepl.merge.partitions.join_bounds import Sought, Values, looked_for
@@ -141,7 +142,17 @@ class MembershipPass:
             if name in self.bound and (put_back := self._put_back(name, affected)) is not None:
                 self._evaluate(name, put_back)
             self._look_for_children(name)
-        return self.found
+        return {name: self._read(name, rows) for name, rows in self.found.items()}
+
+    def _read(self, name: str, rows: DataFrame) -> DataFrame:
+        """Return the MEMBERSHIPS of an article of which mappings are written.
+
+        With ONE_SUBSCRIPTION only those in a partition that a subscription has: nobody reads the others.
+        """
+        if self.publication.articles[name].partition_options < ONE_SUBSCRIPTION:
+            return rows
+        read = F.array(*(F.lit(each) for each in (EVERYBODY, *sorted(self.publication.subscribed))))
+        return rows.withColumns({each: F.array_intersect(each, read) for each in (WAS, IS)})
 
     def _put_back(self, name: str, affected: Changed) -> Changed | None:
         """Return CHANGED with the bound rows that lie outside as they were; None if all lie inside."""
