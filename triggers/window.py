@@ -128,7 +128,7 @@ def capture_window(
         check_columns(at, window)
     end = window.end if followed is not None else window.table
     metadata = end.metadata
-    changes = [] if window.is_truncated else user_changes(window, at.replid, is_late=is_late)
+    changes = [] if window.is_truncated else user_changes(window, at, is_late=is_late)
     gap = None
     if not window.is_truncated:
         if not is_late:
@@ -168,13 +168,15 @@ def _refuse_own_steps(at: ArticleTable, window: "FeedWindow") -> None:
             raise changed_columns(at, "its columns are being changed", commit)
 
 
-def user_changes(window: "FeedWindow", replid: str, *, is_late: bool) -> "list[Commit]":
-    """Return the commits that count as changes by users for merge replication, including those marked by another product.
+def user_changes(window: "FeedWindow", at: ArticleTable, *, is_late: bool) -> "list[Commit]":
+    """Return the commits that count as changes by users for an article, including those marked by another product.
+
+    What sessions wrote for an article of another publication is a change.
 
     A session that finishes a replica moves the captured version past its own MERGEs. MERGEs of a session that was
     abandoned before that are missing from metadata: they count as user changes.
     """
-    is_own = partial(is_own_of_merge, replid=replid)
+    is_own = partial(is_own_of_merge, replid=at.replid, nickname=at.article.nickname)
 
     def is_left_out(commit: "Commit") -> bool:
         return is_own(commit.mark) and (is_late or commit.kind != APPLY)

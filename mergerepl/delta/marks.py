@@ -139,9 +139,21 @@ class CommitMark:
             return None
 
 
-def is_own_of_merge(mark: CommitMark | None, replid: str) -> bool:
-    """Whether merge replication wrote a commit at this replica, so that capture leaves it out; fences have no rows."""
-    return mark is not None and (mark.kind == FENCE or (mark.kind in MERGE_KINDS and mark.replid == replid))
+def apply_step(side: str, nickname: int, round_: int) -> str:
+    """Return the step of a session's commit to a user's table: of an article (its nickname), in a round."""
+    return f"{APPLY}:{side}:{nickname}:{round_}"
+
+
+def is_own_of_merge(mark: CommitMark | None, replid: str, nickname: int | None = None) -> bool:
+    """Whether merge replication wrote a commit at this replica, so that capture leaves it out; fences have no rows.
+
+    `nickname`: the article that captures. What a session wrote for another article of the table is a change.
+    """
+    if mark is None or mark.kind == FENCE:
+        return mark is not None
+    if mark.kind not in MERGE_KINDS or mark.replid != replid:
+        return False
+    return mark.kind != APPLY or nickname is None or mark.step.split(":")[2:3] == [str(nickname)]
 
 
 BOOKKEEPING = CommitMark("", "bookkeeping")

@@ -24,7 +24,7 @@ def article_lag(article: PublishedArticle, look: Uncaptured, info: ReplicaInfo) 
     window = look.window
     if window is None or not look.commits:
         return None
-    first = window.changes(partial(is_own_of_merge, replid=info.replid))[0]
+    first = window.changes(partial(is_own_of_merge, replid=info.replid, nickname=article.nickname))[0]
     try:
         return lag_of(window.table, first.version)
     except (StoreError, OSError):

@@ -53,7 +53,11 @@ def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -
     if window.head_version is None:
         return Uncaptured(NO_VERSION, 0, _gone(article, table), window)
     is_same = not (window.is_older or window.is_another_commit)
-    changes = window.changes(partial(is_own_of_merge, replid=info.replid)) if is_same else []
+    changes = (
+        window.changes(partial(is_own_of_merge, replid=info.replid, nickname=article.nickname))
+        if is_same
+        else []
+    )
     return Uncaptured(window.head_version, len(changes), _problem(article, window), window)
 
 

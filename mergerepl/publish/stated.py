@@ -29,6 +29,7 @@ from mergerepl.publish.filters import (
     values_of,
 )
 from mergerepl.publish.rows import article_row
+from mergerepl.publish.shared_tables import check_shared_tables
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
 from mergerepl.publish.system_tables import image_type
 from mergerepl.replica.damage import no_subscriptions
@@ -79,6 +80,7 @@ def prepare(publication: Publication, stored: Stored) -> Stated:
     filters = _filters(publication, stored, new)
     values = [values_of(each, filters.functions) for each in publication.subscriptions]
     _check_values(publication, filters, values)
+    check_shared_tables(publication, stored)
     for each in stored.subscribers:
         _check_subscriber(publication, stored, each)
     rows = [
@@ -166,10 +168,11 @@ def _check_claims(
     names = {row.pubid: row.name for row in stored.publisher.publications}
     for row in others:
         owner = f"article '{row.name}' of publication '{names.get(row.pubid)}'"
-        if resolved(stored.publisher.root / row.source_table) == resolved(path):
+        is_same = resolved(stored.publisher.root / row.source_table) == resolved(path)
+        if row.pubid == stored.pubid and is_same:
             raise PublicationError(
-                f"Article '{article.name}': table '{path}' is {owner} already. A table belongs to one "
-                "article; add the subscriptions there, or take it out there first.",
+                f"Article '{article.name}': table '{path}' is {owner} already. A table is one article of a publication; "
+                "take it out there first.",
                 article=article.name,
                 table=str(path),
             )

@@ -70,10 +70,12 @@ def test_44_a_catalog_name_is_a_folder_that_is_not_there(network: Network, refus
 
 
 @pytest.mark.parametrize("table", ["orders", "./orders//"])
-def test_42_52_a_table_belongs_to_one_publication(network: Network, refused: Refused, table: str) -> None:
+def test_42_52_a_subscriber_gets_a_table_from_one_publication(
+    network: Network, refused: Refused, table: str
+) -> None:
     article = {"name": "mine", "table": table, "key": ["id"]}
     network.write_file("other.yml", publication="other", articles=[article])
-    says = ("'mine'", "is article 'orders' of publication 'sales' already", "take it out there first")
+    says = ("'mine'", "is article 'orders' of publication 'sales' already", "out there first")
     refused("apply", "-f", "other.yml", code=1, says=says)
 
 

@@ -262,14 +262,19 @@ def forget(replicas: Replicas) -> None:
     replicas.states["hq"] = replace(hq, subscriptions=hq.subscriptions[:1])
 
 
-def published_elsewhere(name: str, table_of: str) -> Callable[[Replicas], None]:
+def published_elsewhere(
+    name: str, table_of: str, conflicts: str = "MSmerge_conflict_stock_theirs"
+) -> Callable[[Replicas], None]:
     def prepare_(replicas: Replicas) -> None:
         hq = replicas.states["hq"]
         others = {"pubid": "p2", "artid": "a2", "nickname": 2, "source_table": table_of, "name": name}
-        more = replace(hq.articles[0], **others, conflict_table="MSmerge_conflict_sales_lines")
+        more = replace(hq.articles[0], **others, conflict_table=conflicts)
         stock = replace(hq.publications[0], name="stock", pubid="p2")
         replicas.states["hq"] = replace(
-            hq, articles=[*hq.articles, more], publications=[*hq.publications, stock]
+            hq,
+            articles=[*hq.articles, more],
+            publications=[*hq.publications, stock],
+            subscriptions=[*hq.subscriptions, replace(hq.subscriptions[-1], pubid="p2", subid="s2")],
         )
 
     return prepare_
@@ -299,7 +304,7 @@ REFUSED: Mapping[str, tuple[Publication, Callable[[Replicas], None], str]] = {
     "a table of another publication": (AND_LINES, published_elsewhere("theirs", "lines"),
                                        "'/hq/lines' is article 'theirs' of publication 'stock' already"),
     "a conflict table of another publication": (
-        AND_LINES, published_elsewhere("theirs", "more"),
+        AND_LINES, published_elsewhere("theirs", "more", "MSmerge_conflict_sales_lines"),
         r"name of that of article 'theirs' .*\(MSmerge_conflict_sales_lines\)"),
     "a subscriber that is gone": (RUNNING, lose, "has lost its replica.*not mounted"),
     "a subscriber of another publisher": (RUNNING, another, "is already a subscriber of '/other'"),

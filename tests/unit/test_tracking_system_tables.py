@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+import mergerepl
+import mergerepl.tracking
 from mergerepl.errors import StoreError
 from mergerepl.model.tracking import CommittedTransaction
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import COMMIT_SEQUENCE, COMMITS, CONSUMERS, OutOfSequence
 from mergerepl.tracking import consumers
+from mergerepl.tracking.change_tracking import ChangeTracking, SqlCeChangeTracking
 from mergerepl.tracking.counters import change_counters, create_database
 from mergerepl.tracking.database import Database, Session, create_tables, packed, require_unedited
 
@@ -74,3 +77,13 @@ def test_edits_of_system_tables_are_noticed(database: Database) -> None:
             pass
         DeltaTable(path).restore(version)
     require_unedited(database)
+
+
+def test_upgrading_is_a_member_of_the_original_s_class_alone() -> None:
+    found = [
+        f"{place.__name__}.{name}"
+        for place in (mergerepl, mergerepl.tracking, ChangeTracking, SqlCeChangeTracking)
+        for name in dir(place)
+        if "upgrade" in name.lower()
+    ]
+    assert found == ["SqlCeChangeTracking.UpgradePublicTracking"]

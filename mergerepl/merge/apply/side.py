@@ -15,7 +15,7 @@ from mergerepl import changes
 from mergerepl.delta import appended
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.feed.window import FeedPosition, feed_window
-from mergerepl.delta.marks import APPLY, CommitMark, CommitUnit
+from mergerepl.delta.marks import CommitMark, CommitUnit, apply_step
 from mergerepl.delta.tables import (
     Commit,
     TableState,
@@ -104,7 +104,7 @@ class Side:
 def data_transaction(side: Side, nickname: int) -> Transaction:
     """Return the transaction of one article's MERGE; the MERGEs of a side are one unit."""
     manifest = side.changeset.manifest
-    step = f"{APPLY}:{side.name}:{nickname}:{manifest.round}"
+    step = apply_step(side.name, nickname, manifest.round)
     tables = tuple(
         sorted(
             side.articles[work.nickname].table
