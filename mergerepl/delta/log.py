@@ -260,6 +260,20 @@ def head_version(table: Location) -> int:
     return max(versions)
 
 
+def head_if_any(table: Location) -> int | None:
+    """Return the latest version of a table, None if it is none. In a store, one listing shows both.
+
+    Raises: StoreError if the log cannot be listed, or has a gap before its head.
+    """
+    if not is_local(table) and known_head(table) is None:
+        try:
+            return head_version(table)
+        except StoreError:
+            # It is absent, or its problem is named below.
+            pass
+    return head_version(table) if is_delta_table(table) else None
+
+
 def last_version(table: Location) -> int | None:
     """Return the highest version in a table's log folder, despite gaps; None without a commit."""
     if (known := known_head(table)) is not None:

@@ -210,9 +210,10 @@ def _last_checkpoint(table: Location, kinds: Sequence[str] = _KINDS) -> OwnLog:
 
     version = int(about["version"])
     file = pq.ParquetFile(parquet_source(folder / f"{version:020}.checkpoint.parquet"))
-    names = [name for name in kinds if name in file.schema_arrow.names]
+    types = {each.name: each.type for each in file.schema_arrow}
+    names = [name for name in kinds if name in types]
     actions = [
-        {kind: _plain(value) for kind, value in row.items() if value is not None}
+        {kind: _plain(value, types[kind]) for kind, value in row.items() if value is not None}
         for row in file.read(names).to_pylist()
     ]
     return OwnLog().moved(version, actions)
@@ -276,12 +277,13 @@ def _of_type(value: Any, type_: pa.DataType) -> Any:
     return value
 
 
-def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an action as a commit writes it: Arrow gives maps as lists of pairs."""
+def _plain(value: Any, type_: pa.DataType) -> Any:
+    """Return a value of an action as a commit writes it: Arrow gives maps as lists of pairs, and absent fields as NULL."""
+    import pyarrow as pa
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return _plain(value)
-        return dict(value) if value and isinstance(value, list) and isinstance(value[0], tuple) else value
-
-    return {name: plain(value) for name, value in action.items()}
+    if pa.types.is_map(type_):
+        return dict(value)
+    if pa.types.is_struct(type_):
+        fields = {each.name: each.type for each in type_}
+        return {name: _plain(each, fields[name]) for name, each in value.items() if each is not None}
+    return value

@@ -25,6 +25,7 @@ from mergerepl.delta.log import (
     has_commit,
     head_version,
     last_version,
+    log_actions,
     log_path,
     read_commit,
 )
@@ -35,7 +36,7 @@ from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
-from mergerepl.store.register import noting_unknown
+from mergerepl.store.register import noting_unknown, registers_above
 from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import exists, facts_of, files_in, is_local
 
@@ -60,6 +61,9 @@ _UNSUPPORTED = ("nsupported", "Schema error", "Invalid", "catalog-managed")
 
 _MOST_LEFT_OPEN = 100
 """The most tables that stay open between two blocks: those of ten articles at both sides, with their system tables."""
+
+_MOST_BETWEEN = 20
+"""The most commits that are read to see whether an earlier version has the same columns."""
 
 _kept: dict[Location, "OpenedTable"] = {}
 _roots: Counter[Location] = Counter()
@@ -398,9 +402,10 @@ def open_table(path: Location, version: int | None = None) -> TableState:
         if (own := own_state(path, at)) is not None:
             return own
     refuse_empty_commit(path, at)
+    read_at = _version_alike(path, at)
     try:
-        opened = open_or_reuse(path, at)
-        with opened.at(at) as log:
+        opened = open_or_reuse(path, read_at)
+        with opened.at(read_at) as log:
             stated, protocol, schema = log.metadata(), log.protocol(), log.schema().to_json()
     except DeltaError as error:
         # An error about one of the commits that delta-rs read names the damaged file.
@@ -418,6 +423,26 @@ def open_table(path: Location, version: int | None = None) -> TableState:
         stated.description,
         opened,
     )
+
+
+def _version_alike(path: Location, version: int) -> int:
+    """Return the version at which a table in a store is open already, if it has the columns and features of another one.
+
+    delta-rs reads each commit since the last checkpoint twice to open an earlier version. While the root is held, the
+    commits between the two are known.
+    """
+    opened = _kept.get(path)
+    if path.is_local or opened is None or not registers_above(path):
+        return version
+    between = range(version + 1, opened.version + 1)
+    if len(between) > _MOST_BETWEEN:
+        return version
+    try:
+        actions = (action for each in between for action in log_actions(path, each))
+        is_alike = not any({"metaData", "protocol"} & action.keys() for action in actions)
+    except (OSError, ValueError):
+        return version
+    return opened.version if between and is_alike else version
 
 
 def row_constraints(table: TableState, article: "PublishedArticle") -> str:

@@ -243,7 +243,7 @@ def refuse_copies(*replicas: Replica) -> None:
 
 def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
     former = Location.of(info.root)
-    if not has_system_tables(former) or same_place(former, replica.root):
+    if same_place(former, replica.root) or not has_system_tables(former):
         # Moved, or the same folder by another path.
         return
     try:

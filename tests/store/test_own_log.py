@@ -9,12 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl.delta.own_log as own_log
+import mergerepl.store.objects as objects
 import mergerepl.store.register as registers
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.own_state import OwnState
-from mergerepl.delta.small_tables import delete_rows, update_rows, write_rows
+from mergerepl.delta.small_tables import count_rows, delete_rows, read_rows, update_rows, write_rows
 from mergerepl.delta.table import _delta_rs, open_table
 from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.spark import session as engine
@@ -96,6 +97,28 @@ def test_a_log_is_known_as_delta_rs_reads_it_whoever_wrote_the_commit(root, tabl
         own_log._logs.clear()
         check(table)
         assert open_table(table, 3).files().num_rows == 3
+
+
+def test_rows_are_queried_without_reading_the_log_again_and_from_a_checkpoint(root, table, proxy: Proxy):
+    with held(root):
+        make(table)
+        for number in range(1, 11):
+            append(table, number)
+        proxy.reset()
+        assert count_rows(table, where="seq > 7") == 3
+        assert proxy.requests == []
+        delete_rows(table, where="seq > 10")
+        assert proxy.requests == []
+    own_log._logs.clear()
+    objects._kept.clear()
+    with held(root):
+        proxy.reset()
+        assert [
+            row["seq"] for row in read_rows(table, ("seq",), where="seq > 8", order_limit="order by seq")
+        ] == [9, 10]
+        # The checkpoint and where it is, two commits after it, and the ten files.
+        assert len([each for each in proxy.requests if each.kind == "GET"]) == 14
+        assert {each.kind for each in proxy.requests} <= {"GET", "LIST"}
 
 
 def test_an_append_to_a_known_table_takes_two_requests(root, table, proxy: Proxy):

@@ -13,15 +13,7 @@ from urllib.parse import unquote
 
 from mergerepl.delta.feed.repetitions import is_repetition
 from mergerepl.delta.feed.schema_walk import PHYSICAL_NAME, SchemaWalk, walk
-from mergerepl.delta.log import (
-    Commit,
-    TruncatedLogError,
-    commits,
-    head_version,
-    is_another_commit,
-    is_coded,
-    is_delta_table,
-)
+from mergerepl.delta.log import Commit, TruncatedLogError, commits, head_if_any, is_another_commit, is_coded
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import TableState, file_names, open_table
@@ -339,9 +331,8 @@ def feed_window(
 
     Raises: StoreError if the log cannot be listed, or has a gap before its head.
     """
-    if not is_delta_table(path):
+    if (head := head_if_any(path)) is None:
         return FeedWindow(path, position, None, position.version)
-    head = head_version(path)
     through = head if through_version_inclusive is None else min(head, through_version_inclusive)
     found: list[Commit] = []
     unreadable = None
