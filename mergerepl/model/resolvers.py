@@ -52,6 +52,9 @@ _making = partial(Resolver, makes_value=True, by_row=False)
 PRIORITY: Final = "priority"
 """The default: the higher priority wins."""
 
+UPLOAD_ONLY: Final = "upload_only"
+"""Replicas differ by design: the publisher's changes are not sent."""
+
 CUSTOM: Final = "custom"
 """A function of the agent's own decides."""
 
@@ -76,7 +79,7 @@ RESOLVERS: Final = {
         _making("merge_text", _ORIGINAL.format("Merge Text Columns"), TypeFamily.TEXT),
         Resolver("subscriber_wins", _ORIGINAL.format("Subscriber Always Wins"), decides_deletes=True),
         Resolver("publisher_wins", decides_deletes=True),
-        Resolver("upload_only", _ORIGINAL.format("Upload Only"), decides_deletes=True, rejects="publisher"),
+        Resolver(UPLOAD_ONLY, _ORIGINAL.format("Upload Only"), decides_deletes=True, rejects="publisher"),
         Resolver(
             "download_only", _ORIGINAL.format("Download Only"), decides_deletes=True, rejects="subscriber"
         ),

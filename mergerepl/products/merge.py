@@ -56,6 +56,16 @@ def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyR
 
             finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
 
+        def reinitialise(
+            self, publication: Publication, subscriber: Location, tables: Sequence[str], progress: Progress
+        ) -> None:
+            from mergerepl.merge.reinit.reinit import ReinitTerms, reinitialise_held
+
+            publisher = Location.of(publication.publisher)
+            target = Target(publisher, subscriber, publication.name, publication.engine)
+            terms = ReinitTerms(upload_first=True, tables=tables, is_changing_resolver=True)
+            reinitialise_held(session_request(target, progress), terms)
+
         def sweep(self, root: Location) -> None:
             sweep_root(root)
 

@@ -75,6 +75,12 @@ class Agent:
         """Finish a staged session; a subscriber out of reach is None."""
         raise NotImplementedError
 
+    def reinitialise(
+        self, publication: Publication, subscriber: Location, tables: Sequence[str], progress: Progress
+    ) -> None:
+        """Give a subscriber the publisher's rows of these articles by difference; what it did not send goes up first."""
+        raise NotImplementedError
+
     def sweep(self, root: Location) -> None:
         """Finish the decided work in a tracked folder."""
 
@@ -293,6 +299,11 @@ def _check_again(new: NewArticle, captured: int, run: ApplyRun) -> None:
 def unpublish(artid: str, run: ApplyRun) -> None:
     """Take an article out of the publication. Its table keeps the feed; the nickname is not reused."""
     Replica(run.publisher).control.remove_where(catalog.ARTICLES, artid=artid)
+
+
+def reinitialise(subscriber: Location, articles: Sequence[str], run: ApplyRun) -> None:
+    """Make articles that were upload_only equal at a subscriber, before they get another resolver."""
+    run.agent.reinitialise(run.publication, subscriber, articles, run.progress)
 
 
 # ---- capture

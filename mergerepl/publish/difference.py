@@ -18,7 +18,7 @@ from mergerepl.publish.rows import (
     publication_settings,
     subscription_settings,
 )
-from mergerepl.publish.stated import Stated, is_removed
+from mergerepl.publish.stated import Stated, ended_upload_only, is_removed
 from mergerepl.publish.steps import Step
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
 from mergerepl.store.location import Location
@@ -57,6 +57,8 @@ def difference(stated: Stated, stored: Stored) -> list[MergeStep]:
         if is_removed(stated.publication, stored, row):
             detail = "take it out of the publication; its table stays"
             steps.append(Step("unpublish", row.name, detail, partial(carry_out.unpublish, row.artid)))
+    # Before the resolver changes: it tells the next `apply` whether they are still to come.
+    steps += _reinitialises(stated, stored)
     steps += _publishes(stated)
     if stored.row is not None:
         steps += _changes(stated, stored)
@@ -148,6 +150,17 @@ def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
                 detail += "; the next session of it moves it to that partition"
             run = partial(carry_out.change_subscription, each.row, each.replica.root, change)
             yield Step("change", each.subscription.subscriber, detail, run)
+
+
+def _reinitialises(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
+    """Yield the steps that make articles equal that were upload_only, where replicas differ by design."""
+    names = ended_upload_only(stated.publication, stored)
+    for each in stored.subscribers if names else ():
+        if each.is_active:
+            detail = f"compare {', '.join(names)} with the publisher, after its changes went up: rows that differ become "
+            detail += "the publisher's, and are kept in _mergerepl/unsent"
+            run = partial(carry_out.reinitialise, each.replica.root, names)
+            yield Step("reinit", each.subscription.subscriber, detail, run)
 
 
 def _properties(

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mergerepl.changes import PUBLISHER
 from mergerepl.delta.tables import TableState, edited_table
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.filters.stated import ONE_SUBSCRIPTION
 from mergerepl.model.publication import Article, Publication
-from mergerepl.model.resolvers import RESOLVERS
+from mergerepl.model.resolvers import UPLOAD_ONLY
 from mergerepl.publish.check_article import check_article, check_resolver, published_fields
 from mergerepl.publish.filters import (
     Values,
@@ -77,6 +76,7 @@ def prepare(publication: Publication, stored: Stored) -> Stated:
     Raises: ConfigurationError, PublicationError for a setting that cannot be published, or cannot change while published.
     """
     new = _new_articles(publication, stored)
+    _check_compared(publication, stored)
     filters = _filters(publication, stored, new)
     values = [values_of(each, filters.functions) for each in publication.subscriptions]
     _check_values(publication, filters, values)
@@ -204,23 +204,48 @@ def _check_article_unchanged(article: Article, row: ArticleRow) -> None:
 
 
 def _check_followed(article: Article, row: ArticleRow) -> None:
-    """Refuse changes that active subscribers would follow for later rows only: the present ones would stay different."""
+    """Refuse changes that active subscribers cannot follow."""
     before, now = row.partition_options, article.partition_options
     if before != now and ONE_SUBSCRIPTION in (before, now):
-        raise _subscribe_again_otherwise(article, "partition_options", before, now)
-    if (
-        row.article_resolver in RESOLVERS
-        and RESOLVERS[row.article_resolver].rejects == PUBLISHER
-        and article.resolver != row.article_resolver
-    ):
-        raise _subscribe_again_otherwise(article, "resolver", row.article_resolver, article.resolver)
+        raise _subscribe_again_otherwise(
+            article, "partition_options", before, now, "rows that are in several partitions would stay"
+        )
 
 
-def _subscribe_again_otherwise(article: Article, key: str, before: object, now: object) -> PublicationError:
+def _check_compared(publication: Publication, stored: Stored) -> None:
+    """Check that each subscriber of an article that ends to be upload_only can be compared with the publisher."""
+    names = ended_upload_only(publication, stored)
+    for each in stored.subscribers if names else ():
+        place = each.subscription.subscriber
+        if each.row is None or not each.is_active:
+            continue
+        if each.row.expired_at is not None:
+            why = f"the subscription of '{place}' has expired"
+        elif not (each.replica.root.is_local and stored.publisher.root.is_local):
+            why = f"'{place}' or the publisher is in a bucket, where no rows are compared yet"
+        else:
+            continue
+        article = next(article for article in publication.articles if article.name == names[0])
+        raise _subscribe_again_otherwise(article, "resolver", UPLOAD_ONLY, article.resolver, why)
+
+
+def ended_upload_only(publication: Publication, stored: Stored) -> list[str]:
+    """Return the articles that were upload_only and get another resolver: their replicas differ by design."""
+    resolvers = {article.name: article.resolver for article in publication.articles}
+    return [
+        row.name
+        for row in stored.articles
+        if row.article_resolver == UPLOAD_ONLY != resolvers.get(row.name, UPLOAD_ONLY)
+    ]
+
+
+def _subscribe_again_otherwise(
+    article: Article, key: str, before: object, now: object, why: str
+) -> PublicationError:
     return PublicationError(
         f"Article '{article.name}': `{key}` was {_shown(before)} and is {_shown(now)} in the file. Active subscribers "
-        "cannot follow that: rows that differ already would stay different. Put it back; or run `mergerepl sync`, take all "
-        "subscriptions out of the file, run `mergerepl apply`, and put them in again.",
+        f"cannot follow that: {why}. Put it back; or run `mergerepl sync`, take all subscriptions out of the file, run "
+        "`mergerepl apply`, and put them in again.",
         article=article.name,
     )
 

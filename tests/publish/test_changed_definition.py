@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from mergerepl.model.publication import (
     Tracking,
 )
 from mergerepl.model.resolvers import ResolverInfo
+from mergerepl.publish.stated import prepare
+from mergerepl.store.location import Location
 from tests.publish.publishing import orders, table
 from tests.publish.stored_publication import COLUMNS, HQ, Replicas, plan, publication, subscribed
 
@@ -80,8 +82,8 @@ CASES: list[tuple[str, str, Publication, Publication, str]] = [
     ("resolver.name", "to `upload_only`", one(), resolver("upload_only"), FOLLOWED),
     ("resolver.name", "to `download_only`", one(), resolver("download_only"), FOLLOWED),
     ("resolver.name", "from `download_only`", resolver("download_only"), one(), FOLLOWED),
-    ("resolver.name", "from `upload_only`", resolver("upload_only"), one(), REFUSED),
-    ("resolver.name", "from `upload_only`", resolver("upload_only"), resolver("download_only"), REFUSED),
+    ("resolver.name", "from `upload_only`", resolver("upload_only"), one(), DIFF),
+    ("resolver.name", "from `upload_only`", resolver("upload_only"), resolver("download_only"), DIFF),
     ("resolution", "", one(), one(resolution=Resolution.COLUMNS), FOLLOWED),
     ("column", "", resolver("maximum", columns=("qty",)), resolver("maximum", columns=("b",)), FOLLOWED),
     ("columns", "of a resolver", resolver("delta", columns=("qty",)), resolver("delta", columns=("b",)), FOLLOWED),
@@ -155,3 +157,18 @@ def test_every_key_has_a_case_and_a_row_in_the_docs() -> None:
     )
     shown = re.findall(r"^\| `([\w.]+)` \| ([^|]*?) ?\| (\w+) \|", section, re.MULTILINE)
     assert set(shown) == {(key, change, expected) for key, change, _, _, expected in CASES}
+
+
+@pytest.mark.parametrize("is_expired", [True, False])
+def test_what_cannot_be_compared_is_refused_by_name(is_expired: bool) -> None:
+    after, replicas = one(), Replicas(resolver("upload_only"))
+    if is_expired:
+        replicas.edit("hq", "subscriptions", expired_at=datetime.now(UTC))
+    stored, why = replicas.stored(after), "the subscription of '/north' has expired"
+    if not is_expired:
+        why = "'/north' or the publisher is in a bucket, where no rows are compared yet"
+        publisher = replace(stored.publisher, root=Location.of("s3://b/hq"))
+        stored = replace(stored, publisher=publisher)
+    message = f"`resolver` was 'upload_only' and is 'priority' in the file.*{why}.*Put it back; or run `mergerepl sync`"
+    with pytest.raises(PublicationError, match=message):
+        prepare(after, stored)

@@ -265,8 +265,8 @@ def conflicting_rows(of: ReinitArticle, unsent: DataFrame, count: int, kept: Kep
         upload_start=of.start,
     )
     resolver = resolvers.RESOLVERS[article.resolver]
-    if resolver.makes_value or article.resolver == resolvers.CUSTOM:
-        # They read the row before both changes, which may be forgotten.
+    if resolver.makes_value or article.resolver == resolvers.CUSTOM or article.rejects is not None:
+        # They read the row before both changes, which may be forgotten; or are of a direction that ends.
         article = replace(article, resolver=resolvers.PRIORITY, resolver_info=None)
     of_article = terms_of(
         article, resolved_at_publisher=at[PUBLISHER], resolved_at_subscriber=at[SUBSCRIBER], clock=clock

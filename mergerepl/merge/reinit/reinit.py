@@ -70,12 +70,16 @@ NOTHING = "Nothing was changed."
 
 @dataclass(frozen=True)
 class ReinitTerms:
-    """What happens to changes that the subscriber has not sent; neither: there must be none. `tables`: empty for all."""
+    """What happens to changes that the subscriber has not sent; neither: there must be none. `tables`: empty for all.
+
+    `is_changing_resolver`: `apply` gives these articles, upload_only until now, another resolver once they are equal.
+    """
 
     upload_first: bool = False
     discard_local: bool = False
     tables: Collection[str] = ()
     is_dry: bool = False
+    is_changing_resolver: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,8 @@ def _chosen(held: SessionRequest, terms: ReinitTerms) -> set[int]:
             publication=held.publication,
         )
     chosen = [each for each in articles if not terms.tables or each.name in terms.tables]
-    if one_way := [each.name for each in chosen if each.rejects == PUBLISHER]:
+    one_way = [each.name for each in chosen if each.rejects == PUBLISHER]
+    if one_way and not terms.is_changing_resolver:
         raise PublicationError(
             f"Article '{one_way[0]}' is upload_only: its rows at the subscriber are not the publisher's to give. {NOTHING} "
             "Name the other articles with --table.",
@@ -400,7 +405,7 @@ def _stage(
 
 def _is_decided(each: _Decided, terms: ReinitTerms) -> bool:
     """True if the unsent changes of an article are decided against the publisher's rows; else they are given up."""
-    return terms.upload_first and each.unsent is not None and each.article.rejects is None
+    return terms.upload_first and each.unsent is not None and each.article.rejects != SUBSCRIBER
 
 
 def _taken_away(each: _Decided, terms: ReinitTerms) -> DataFrame:
