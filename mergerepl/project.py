@@ -193,6 +193,7 @@ class Project(Caller):
             tuple(step for each in results for step in each.steps),
             dry_run,
             round(sum(each.duration_s for each in results), 3),
+            tuple(one for each in results for one in each.subscriptions),
         )
 
     def sync(

@@ -238,13 +238,32 @@ class PlanStep:
 
 
 @dataclass(frozen=True)
+class PlannedSubscription:
+    """The outcome of a planned `apply` for one subscription of a merge publication.
+
+    `outcome`: `followed` (it goes on with its rows), `diff` (its rows are compared with the publisher's), `stops` (it is
+    not synchronized), `new` or `ends`. `why` is the reason, '' for `followed`. `unsent` describes its changes that never
+    reached the publisher, as far as they are known without reading its tables.
+    """
+
+    subscriber: str
+    outcome: str
+    why: str = ""
+    unsent: str = ""
+
+
+@dataclass(frozen=True)
 class ApplyResult(HtmlResult):
-    """The steps of `apply`, in order; empty `steps` mean that the replicas already matched the file."""
+    """The steps of `apply`, in order; empty `steps` mean that the replicas already matched the file.
+
+    `subscriptions`: their outcome, of a dry run with steps.
+    """
 
     publication: str
     steps: tuple[PlanStep, ...]
     dry_run: bool = False
     duration_s: float = 0.0
+    subscriptions: tuple[PlannedSubscription, ...] = ()
 
 
 @dataclass(frozen=True)

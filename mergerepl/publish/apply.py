@@ -7,9 +7,10 @@ read again before the first one.
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, takewhile
 
 from mergerepl.config.stated import check_stated
@@ -19,10 +20,11 @@ from mergerepl.delta.tables import open_table
 from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication, SyncType
-from mergerepl.model.results import ApplyResult
+from mergerepl.model.results import ApplyResult, PlannedSubscription
 from mergerepl.publish.carry_out import Agent, ApplyRun, MergeStep, start_engine_of_copies
 from mergerepl.publish.check_subscriber import check_in_step, check_targets
 from mergerepl.publish.difference import difference
+from mergerepl.publish.outcomes import planned_subscriptions
 from mergerepl.publish.stated import Stated, check_publisher, prepare
 from mergerepl.publish.steps import AGAIN, PURPOSE, carry_out, check_steps
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read_replicas, read_stored
@@ -58,7 +60,8 @@ def apply_publication(
     if plan.steps and not dry_run:
         plan = _carry_out(publication, plan)
     steps = tuple(step.plan for step in plan.steps)
-    return ApplyResult(publication.name, steps, dry_run=dry_run, duration_s=time.monotonic() - started)
+    outcomes = tuple(plan.outcomes()) if steps and dry_run else ()
+    return ApplyResult(publication.name, steps, dry_run, time.monotonic() - started, outcomes)
 
 
 def _real(root: str) -> str:
@@ -74,6 +77,8 @@ class Plan:
     replicas: Sequence[ReplicaState]
     copied: Sequence[ArticleRow]
     run: ApplyRun
+    outcomes: Callable[[], Iterable[PlannedSubscription]]
+    """The outcome for each subscription; what each never sent is read when it is called."""
 
 
 def make_plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
@@ -101,7 +106,8 @@ def _plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
     first, *others = [replica.root for replica in replicas if replica.info or str(replica.root) in named]
     lacking = (each.missing(stored.articles) for each in _copying(stored))
     copied = [*chain.from_iterable(lacking), *(stated.new_rows if _copying(stored) else ())]
-    return Plan(steps, [first, *sorted(set(others))], replicas, copied, run)
+    outcomes = partial(planned_subscriptions, stated, stored)
+    return Plan(steps, [first, *sorted(set(others))], replicas, copied, run, outcomes)
 
 
 def _copying(stored: Stored) -> list[SubscriberState]:

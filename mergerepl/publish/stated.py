@@ -270,7 +270,10 @@ def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]
         filters = filters_of(publication, tables)
     if stored.active:
         before = stored_filters(stored.row)
-        check_filters_unchanged(before, filters, list(known))
+        # Of an article that no subscriber has yet, an interrupted run may have stored no filter.
+        check_filters_unchanged(
+            before, filters, [name for name, row in known.items() if _is_given(stored, row)]
+        )
         if before == NO_FILTERS != filters:
             raise PublicationError(
                 f"Publication '{publication.name}' has active subscriptions and no row filter, and is to get one: its "
@@ -278,6 +281,11 @@ def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]
                 publication=publication.name,
             )
     return filters
+
+
+def _is_given(stored: Stored, row: ArticleRow) -> bool:
+    """Whether an initialised subscriber has an article."""
+    return any(each.is_active and not each.missing([row]) for each in stored.subscribers)
 
 
 def _check_values(publication: Publication, filters: PublicationFilters, values: Sequence[Values]) -> None:

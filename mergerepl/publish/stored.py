@@ -262,7 +262,7 @@ def read_stored(publication: Publication, replicas: Sequence[ReplicaState]) -> S
         image_types=images,
         tables=tables,
         unsent={
-            left.subid: _unsent(publisher.root, replica.root, stored.pubid, staged)
+            left.subid: describe_unsent(publisher.root, replica.root, stored.pubid, staged)
             for left, replica in stored.left
             if replica is not None and left.status != SubscriptionState.INACTIVE
         },
@@ -296,7 +296,7 @@ def match(publication: Publication, replicas: Sequence[ReplicaState]) -> Stored:
     )
 
 
-def _unsent(publisher: Location, subscriber: Location, pubid: str, staged: Collection[str]) -> str:
+def describe_unsent(publisher: Location, subscriber: Location, pubid: str, staged: Collection[str]) -> str:
     """Describe the subscriber's changes that never reached the publisher; '' if all did.
 
     `staged` are guids of generations that an interrupted session uploads: it is finished first.

@@ -22,6 +22,7 @@ from mergerepl.model.publication import (
     Tracking,
 )
 from mergerepl.model.resolvers import ResolverInfo
+from mergerepl.publish.outcomes import planned_subscriptions
 from mergerepl.publish.stated import prepare
 from mergerepl.store.location import Location
 from tests.publish.publishing import orders, table
@@ -172,3 +173,40 @@ def test_what_cannot_be_compared_is_refused_by_name(is_expired: bool) -> None:
     message = f"`resolver` was 'upload_only' and is 'priority' in the file.*{why}.*Put it back; or run `mergerepl sync`"
     with pytest.raises(PublicationError, match=message):
         prepare(after, stored)
+
+
+def test_an_article_that_was_published_only_gets_its_filters() -> None:
+    before = replace(NO_JOIN, subscriptions=joined().subscriptions)
+    replicas = Replicas(before)
+    for name in ("north", "south"):
+        state = replicas.states[name]
+        replicas.states[name] = replace(
+            state, articles=[row for row in state.articles if row.name == "orders"]
+        )
+    lines = plan(replicas.stored(joined()), joined())
+    assert [line.partition(":")[0] for line in lines] == [
+        "capture /hq",
+        "change sales",
+        "initialise /north",
+        "initialise /south",
+        "record sales",
+    ]
+
+
+def test_a_dry_run_names_the_outcome_for_each_subscription() -> None:
+    before = replace(resolver("upload_only"), subscriptions=(*TO, subscribed("west")))
+    after = replace(one(), subscriptions=(*TO, subscribed("east")))
+    stored = Replicas(before).stored(after)
+    found = [*planned_subscriptions(prepare(after, stored), stored)]
+    assert [(each.subscriber, each.outcome, each.why) for each in found] == [
+        ("/north", "diff", "orders: after its changes went up"),
+        ("/south", "diff", "orders: after its changes went up"),
+        ("/east", "new", "it gets all tables"),
+        ("/west", "ends", "the file no longer names it"),
+    ]
+    expired = Replicas(before)
+    expired.edit("hq", "subscriptions", expired_at=datetime.now(UTC))
+    stored = expired.stored(before)
+    assert {each.outcome for each in planned_subscriptions(prepare(before, stored), stored)} == {"stops"}
+    stored = Replicas(before).stored(before)
+    assert {each.outcome for each in planned_subscriptions(prepare(before, stored), stored)} == {"followed"}

@@ -92,8 +92,10 @@ POINTS = [
 )
 def test_unsent_changes_go_up_and_replicas_are_equal(hub: Hub, points: list[str]) -> None:
     write(hub, "priority")
-    planned = [step.action for step in project(hub).apply(dry_run=True).steps]
-    assert planned == ["reinit", "reinit", "change", "record"]
+    planned = project(hub).apply(dry_run=True)
+    assert [step.action for step in planned.steps] == ["reinit", "reinit", "change", "record"]
+    outcomes = [(each.outcome, each.unsent) for each in planned.subscriptions]
+    assert outcomes == [("diff", "1 commit not captured yet"), ("diff", "3 commits not captured yet")]
     for point in points:
         with dies(point):
             project(hub).apply()

@@ -63,7 +63,11 @@ def applied(result: ApplyResult) -> Report:
         if result.dry_run
         else f"{who}: {count} done in {seconds(result.duration_s)}."
     )
-    return result, [listing(result.steps, {"action": "action", "object": "object", "detail": "detail"}), end]
+    steps = listing(result.steps, {"action": "action", "object": "object", "detail": "detail"})
+    if not result.subscriptions:
+        return result, [steps, end]
+    outcomes = {"subscriber": "subscriber", "outcome": "outcome", "why": "why", "unsent": "unsent"}
+    return result, [steps, listing(result.subscriptions, outcomes), end]
 
 
 # -- sync ------------------------------------------------------------------------------------------------------------

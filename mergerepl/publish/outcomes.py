@@ -1,0 +1,32 @@
+"""The outcome of a planned `apply` for each subscription. Nothing is written here."""
+
+from collections.abc import Iterator
+
+from mergerepl.model.results import PlannedSubscription
+from mergerepl.publish.stated import Stated, ended_upload_only
+from mergerepl.publish.stored import Stored, SubscriberState, describe_unsent
+
+FOLLOWED, DIFF, STOPS, NEW, ENDS = "followed", "diff", "stops", "new", "ends"
+
+
+def planned_subscriptions(stated: Stated, stored: Stored) -> Iterator[PlannedSubscription]:
+    """Yield the outcome for each subscription of the file, then for those that it no longer names."""
+    compared = ", ".join(ended_upload_only(stated.publication, stored))
+    staged = [guid for session in stored.publisher.sessions for guid in session.manifest.uploaded_guids]
+    for each in stored.subscribers:
+        outcome, why = _outcome(each, compared)
+        unsent = ""
+        if each.is_active and each.row is not None and each.row.expired_at is None:
+            unsent = describe_unsent(stored.publisher.root, each.replica.root, stored.pubid, staged)
+        yield PlannedSubscription(each.subscription.subscriber, outcome, why, unsent)
+    for row, _ in stored.left:
+        why = "the file no longer names it"
+        yield PlannedSubscription(row.subscriber_server, ENDS, why, stored.unsent.get(row.subid, ""))
+
+
+def _outcome(each: SubscriberState, compared: str) -> tuple[str, str]:
+    if each.row is None or not each.is_active:
+        return NEW, "it gets all tables"
+    if each.row.expired_at is not None:
+        return STOPS, "it has expired: `mergerepl reinit` fills it again"
+    return (DIFF, f"{compared}: after its changes went up") if compared else (FOLLOWED, "")
