@@ -3,11 +3,13 @@
 Merge session step: before capture. Tables are not read.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mergerepl.delta.feed.column_changes import NULLABILITY, STATEMENTS
 from mergerepl.delta.marks import APPLY, SchemaStep, is_own_of_merge
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.location import Location
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from mergerepl.delta.feed.window import FeedWindow, Segment
     from mergerepl.delta.tables import Commit, TableState
 
+
+log = logging.getLogger(__name__)
 
 SMALL_ROWS, SMALL_BYTES = 10_000, 4 * 1024 * 1024
 """For a window up to this size, interpreting the queries is faster than compiling them."""
@@ -117,6 +121,8 @@ def capture_window(
         its published columns are others at the window's end; StoreError if a commit of the window is damaged.
     """
     check_captured_table(at, window, is_late=is_late, is_followed=followed is not None)
+    if is_late and at.is_publisher:
+        _warn_of_statements(at, window)
     article, through = at.article, window.through_version_inclusive
     whole = CaptureWindow(article, at.path, window.from_version_exclusive, through)
     if through == window.from_version_exclusive and (is_late or window.is_unchanged):
@@ -155,6 +161,18 @@ def capture_window(
         end if followed is not None or through == window.head_version else None,
         followed.former if followed is not None else {},
     )
+
+
+def _warn_of_statements(at: ArticleTable, window: "FeedWindow") -> None:
+    """Name what a user stated of columns while a session wrote: the next session begins after these commits."""
+    for each in window.schema.changes:
+        if each.kind in (NULLABILITY, *STATEMENTS) and each.column in at.article.columns:
+            log.warning(
+                "Article '%s' at '%s': version %d changed the %s of column '%s' while a session wrote, and subscribers do "
+                "not have it. Give the column another comment, then run `mergerepl sync`: they get all that the table says "
+                "of it",
+                *(at.article.name, at.root, each.version, each.kind, each.column),
+            )
 
 
 def _refuse_own_steps(at: ArticleTable, window: "FeedWindow") -> None:

@@ -93,6 +93,29 @@ def test_columns_travel_with_row_filters(tmp_path: Path, point: str) -> None:
         assert network.rows("north", name)[1]["c"] == "C1"
 
 
+@pytest.mark.parametrize("point", ["", "schema.after_alter", "schema.before_articles"])
+def test_a_comment_travels_and_a_column_is_adopted_with_row_filters(tmp_path: Path, point: str) -> None:
+    network = Network(tmp_path)
+    for name in TABLES:
+        network.table("north", name).alter.add_columns([Field("c", PrimitiveType("string"), True)])
+        network.table("north", name).update({"c": "'N1'"}, predicate="id = 1")
+    add_columns(network)
+    for name in TABLES:
+        network.table("hq", name).alter.set_column_metadata("a", {"comment": "said"})
+    if point:
+        with dies(point, action="stop"):
+            network.project.sync("north")
+    network.settle()
+    network.settle()
+    network.check()
+    for name in TABLES:
+        for place in PLACES:
+            found = network.table(place, name).schema().fields
+            assert {each.metadata.get("comment") for each in found if each.name == "a"} == {"said"}
+        # Both sides filled row 1: the publisher's value wins.
+        assert network.rows("hq", name)[1]["c"] == "C1"
+
+
 def test_a_replaced_table_travels_with_row_filters(tmp_path: Path) -> None:
     network = Network(tmp_path)
     # One customer moves, one is new and one is gone; their orders follow, and the columns have another one.

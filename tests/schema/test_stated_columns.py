@@ -158,3 +158,27 @@ def test_a_null_arrives_where_the_publisher_dropped_not_null(
         "default of b: concat('it''s', ' b') (left out here: the table lacks allowColumnDefaults)",
     ) in words
     assert ("by_row", "a takes NULL") in words
+
+
+@pytest.mark.slow
+def test_a_comment_that_a_session_passed_is_named_and_the_next_one_brings_all(
+    star: Star, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mergerepl.merge.apply import side
+
+    star.settle()
+    star.table("north", "by_row").update({"b": "'n3'"}, predicate="id = 3")
+
+    def stated(point: str) -> None:
+        if point == "publisher.before_merge":
+            monkeypatch.setattr(side, "failpoint", lambda _: None)
+            star.table("hq", "by_row").alter.set_column_metadata("b", {"comment": "late"})
+
+    monkeypatch.setattr(side, "failpoint", stated)
+    star.sync("north")
+    assert "changed the comment of column 'b' while a session wrote" in caplog.text
+    star.settle()
+    assert field(star, "north", "by_row", "b")[0] == ""
+    star.table("hq", "by_row").alter.set_column_metadata("b", {"comment": "again"})
+    star.settle()
+    assert field(star, "north", "by_row", "b")[0] == "again"

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mergerepl.delta.feed.column_changes import COMMENT, DEFAULT, NULLABILITY
+from mergerepl.delta.feed.column_changes import NULLABILITY, STATEMENTS
 from mergerepl.delta.marks import CommitMark, SchemaStep
 from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION, DEFAULTS_FEATURE, GENERATION_EXPRESSION
 from mergerepl.delta.tables import TableState, add_columns, alter_table, open_table, set_comment
@@ -140,23 +140,19 @@ class SubscribersTable:
         for number, each in self.target.by_number.items():
             known = self.known.by_number.get(number)
             there = self.table.field(known.name) if known is not None else None
-            if (
-                (number, NULLABILITY) in self.changed
-                and each.nullable
-                and there is not None
-                and not there["nullable"]
-            ):
+            is_stated = any((number, kind) in self.changed for kind in (NULLABILITY, *STATEMENTS))
+            if is_stated and each.nullable and there is not None and not there["nullable"]:
                 statement = f"ALTER COLUMN {quote(each.name)} DROP NOT NULL"
                 yield Step(SchemaStep(SchemaStep.NULLABLE, number, each.name), statement)
             adopted = self.table.field(each.name) if number not in self.known.by_number else None
             said = (there or adopted or field(each.name, each.type))["metadata"]
             comment = each.comment or ""
-            if there is not None and (number, COMMENT) in self.changed and comment != said.get("comment", ""):
+            if there is not None and is_stated and comment != said.get("comment", ""):
                 statement = f"ALTER COLUMN {quote(each.name)} COMMENT {literal(comment)}"
                 yield Step(
                     SchemaStep(SchemaStep.COMMENT, number, each.name), statement, comment=(each.name, comment)
                 )
-            is_said = there is None or (number, DEFAULT) in self.changed
+            is_said = there is None or is_stated
             if (
                 is_said
                 and (each.default or "") != said.get(DEFAULT_EXPRESSION, "")
