@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mergerepl.delta.feed.column_changes import NULLABILITY, STATEMENTS
+from mergerepl.delta.feed.column_changes import ADD, NULLABILITY, STATEMENTS
 from mergerepl.delta.marks import CommitMark, SchemaStep
 from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION, DEFAULTS_FEATURE, GENERATION_EXPRESSION
 from mergerepl.delta.tables import TableState, add_columns, alter_table, open_table, set_comment
@@ -140,7 +140,7 @@ class SubscribersTable:
         for number, each in self.target.by_number.items():
             known = self.known.by_number.get(number)
             there = self.table.field(known.name) if known is not None else None
-            is_stated = any((number, kind) in self.changed for kind in (NULLABILITY, *STATEMENTS))
+            is_stated = any((number, kind) in self.changed for kind in (ADD, NULLABILITY, *STATEMENTS))
             if is_stated and each.nullable and there is not None and not there["nullable"]:
                 statement = f"ALTER COLUMN {quote(each.name)} DROP NOT NULL"
                 yield Step(SchemaStep(SchemaStep.NULLABLE, number, each.name), statement)
