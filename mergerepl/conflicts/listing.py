@@ -325,7 +325,11 @@ def _winning_row(
     nothing at the winner's replica: there the winner's own version is the oldest one.
     """
     kind = ConflictType(row.conflict_type)
-    if row.is_undecided or (kind is ConflictType.RESOLUTION and article.rejects == PUBLISHER):
+    if (
+        row.is_undecided
+        or not row.winning_lineage
+        or (kind is ConflictType.RESOLUTION and article.rejects == PUBLISHER)
+    ):
         # A change that was not taken lost to the row in the table, in any later version.
         return None
     versions = [each for each in versions if covers(each["lineage"], row.winning_lineage)]

@@ -76,8 +76,8 @@ class ConflictRow:
         int,
         "1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update; "
         "refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table); "
-        "11 rejected: the article takes changes of the other side only, the row is outside of its writer's partition, or a "
-        "repair replaced it",
+        "11 rejected: the article takes changes of the other side only, the row is outside of its writer's partition, a "
+        "repair replaced it, or the publisher dropped a column before its value was sent",
     ]
     reason_code: Annotated[
         int | None,

@@ -10,7 +10,7 @@ import pytest
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.systables import replinfo
-from tests.bad_inputs.changed_tables import BOTH, SCHEMA, SYNC, Schema, altered, drop, no_null, rename, retype
+from tests.bad_inputs.changed_tables import BOTH, SCHEMA, SYNC, Schema, altered, no_null, retype
 from tests.bad_inputs.conftest import Refused, run
 from tests.networks import FILE, PROPERTIES, Network, restate
 from tests.publish.publishing import column
@@ -69,9 +69,13 @@ def mapped(*changes: Callable[[Schema], None]) -> Callable[[Path], None]:
     return alter
 
 
-def add_amount(body: Schema) -> None:
+def drop_key(body: Schema) -> None:
+    del body["fields"][0]
+
+
+def add_key(body: Schema) -> None:
     metadata = {"delta.columnMapping.id": 4, "delta.columnMapping.physicalName": "col-4"}
-    body["fields"].append(column("amount", "double", **metadata))
+    body["fields"].insert(0, column("id", "long", **metadata))
 
 
 def rename_key(body: Schema) -> None:
@@ -86,17 +90,17 @@ def exchange_names(body: Schema) -> None:
 
 
 def overwritten_without(table: Path) -> None:
-    """Replace the rows without a column, then add the column."""
-    restate(table, drop, more=[{"remove": {"path": "gone.parquet", "dataChange": True}}])
-    restate(table, lambda body: body["fields"].append(column("amount", "double")))
+    """Replace the rows without the key column, then add it."""
+    restate(table, drop_key, more=[{"remove": {"path": "gone.parquet", "dataChange": True}}])
+    restate(table, lambda body: body["fields"].insert(0, ID))
 
 
 CHANGES: list[Any] = [
     pytest.param(altered(retype), "'amount' changed its type from double to string", id="64 other type"),
     pytest.param(altered(no_null), "'region' became NOT NULL", id="65 NOT NULL"),
-    pytest.param(altered(drop), "'amount' was dropped or renamed", id="68 dropped"),
-    pytest.param(altered(rename), "'region' was dropped or renamed", id="68 renamed"),
-    pytest.param(mapped(drop), "'amount' was dropped or renamed", id="68 dropped with column mapping"),
+    pytest.param(altered(drop_key), "'id' was dropped or renamed", id="68 key dropped"),
+    pytest.param(altered(rename_key), "'id' was dropped or renamed", id="68 key renamed"),
+    pytest.param(mapped(drop_key), "'id' was dropped or renamed", id="68 key dropped with column mapping"),
     pytest.param(mapped(rename_key), "'id' was dropped or renamed", id="68 key renamed with column mapping"),
 ]
 
@@ -119,8 +123,8 @@ def test_a_column_that_changed_at_the_publisher_or_at_both_sides(
 @pytest.mark.parametrize(
     ("change", "column", "version"),
     [
-        pytest.param(mapped(drop, add_amount), "amount", 2, id="dropped and added again"),
-        pytest.param(overwritten_without, "amount", 1, id="overwritten without it, then added"),
+        pytest.param(mapped(drop_key, add_key), "id", 2, id="dropped and added again"),
+        pytest.param(overwritten_without, "id", 1, id="overwritten without it, then added"),
         pytest.param(mapped(exchange_names), "region", 2, id="names exchanged"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Drawn histories of a star whose publisher adds columns and replaces its table: engine and model come to the same rows."""
+"""Drawn histories of a star whose publisher changes columns and replaces its table: engine and model have the same rows."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,23 @@ ID, TEXT = pa.int64(), pa.string()
 Rows = dict[int, dict[str, str | None]]
 
 
-class SubscriberWins(World):
+class Kept(World):
+    """A World in which an edit of a dropped column stays a change of its row, and that knows what a DROP logged where."""
+
+    def __init__(self, *args: Any, **terms: Any) -> None:
+        super().__init__(*args, off=("withdrawn",), **terms)
+        self.lost: set[tuple[str, str]] = set()
+
+    def pass_drop(self, replica: Any, f: int, cells: Any) -> None:
+        known = {*self.logged}
+        super().pass_drop(replica, f, cells)
+        self.lost |= {(replica.name, str(token)) for token, _ in self.logged - known}
+
+    def check_false(self, pub: Any, s: Any, p: Any) -> None:
+        """A change that nobody sees may conflict."""
+
+
+class SubscriberWins(Kept):
     """A World whose subscribers win each conflict."""
 
     def resolve(self, pub: Any, s: Any, p: Any, nick: int) -> Any:
@@ -64,6 +80,13 @@ class Engine:
 
     def rows(self, name: str) -> Rows:
         return {row.pop("id"): row for row in self.table(name).to_pyarrow_table().to_pylist()}
+
+    def logged(self, name: str) -> set[str | None]:
+        """Return the values of the losing rows that a replica has logged."""
+        table = DeltaTable(
+            str(self.root / FOLDERS[name] / "_mergerepl/MSmerge_conflict_p_t")
+        ).to_pyarrow_table()
+        return {value for row in table.to_pylist() for value in row.values() if isinstance(value, str)}
 
     def write(
         self, name: str, before: Rows, after: Rows, columns: Sequence[str], *, is_replaced: bool
@@ -122,19 +145,32 @@ def values(world: World, name: str) -> Rows:
 def steps(
     rng: random.Random, world: World, subscribers: Sequence[str], *, own: bool = False
 ) -> Iterator[tuple[Any, ...]]:
+    """Draw the steps of a history; `own`: subscribers add columns of their own, and the publisher drops none."""
+    used: set[str] = set()
     for _ in range(rng.randint(7, 13)):
         kind = rng.choices(("write", "session", "stopped", "ddl"), (9, 6, 3, 3))[0]
         if kind == "write":
             what = rng.choice(("a", "b", "c", "d", "a", "b", "-", "c0", "b0"))
             yield "write", rng.choice([*world.r]), rng.choice("xy"), what
         elif kind == "ddl":
-            what = rng.choice(("add", "more", "replace", "delete", "more"))
-            if own and rng.random() < 0.5:
-                yield "ddl", rng.choice(subscribers), "add", "c"
+            if own:
+                what = rng.choice(("add", "more", "replace", "delete", "more"))
+                if rng.random() < 0.5:
+                    yield "ddl", rng.choice(subscribers), "add", "c"
+                    continue
+                if what in ("add", "more") and len(world.r["R"].table.cols) > 3:
+                    what = "replace"
+                yield "ddl", "R", what, rng.choice("xy" if what in ("replace", "delete") else "cd")
                 continue
-            if what in ("add", "more") and len(world.r["R"].table.cols) > 3:
-                what = "replace"
-            yield "ddl", "R", what, rng.choice("xy" if what in ("replace", "delete") else "cd")
+            what = rng.choice(("add", "more", "replace", "delete", "more", "less"))
+            names = [column.name for column in world.r["R"].table.cols.values()]
+            if what in ("add", "more"):
+                # Without column mapping, the name of a dropped column does not come back.
+                free = [name for name in "cdefgh" if name not in used]
+                used.add(free[0])
+                yield "ddl", "R", what, free[0]
+            else:
+                yield "ddl", "R", what, rng.choice(names if what == "less" else "xy")
         else:
             yield (
                 "session",
@@ -150,12 +186,12 @@ def steps(
 def test_a_drawn_history(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tree, column, is_subscribers = rng.choice(("pair", "star")), rng.random() < 0.5, rng.random() < 0.5
-    kind = SubscriberWins if is_subscribers else World
+    kind = SubscriberWins if is_subscribers else Kept
     world = kind(tree, column=column, mapping="", prios=(100, 100, 50, 50))
     subscribers = [name for name in world.r if name != "R"]
     resolver = "subscriber_wins" if is_subscribers else "priority"
     engine = Engine(tmp_path, column=column, resolver=resolver, subscribers=subscribers)
-    played = []
+    played, seen = [], set[str | None]()
     for step in steps(rng, world, subscribers, own=seed >= 200):
         played.append(step)
         what, name, *rest = step
@@ -169,17 +205,19 @@ def test_a_drawn_history(seed: int, tmp_path: Path) -> None:
         columns = [each.name for each in table.cols.values()]
         is_replaced = any(commit.op == "replace" for commit in table.log[commits:])
         engine.write(name, before, values(world, name), columns, is_replaced=is_replaced)
+        seen |= {value for row in values(world, name).values() for value in row.values()}
     schema_histories.finish(world)
     for _ in range(2):
         for name in [*reversed(subscribers), *subscribers]:
             engine.session(name)
     expected = values(world, "R")
-    published = {each.name for each in world.r["R"].table.cols.values()}
-    found = {
-        name: {
-            key: {c: value for c, value in row.items() if c in published}
-            for key, row in engine.rows(name).items()
-        }
-        for name in world.r
-    }
+    columns = {column.name for column in world.r["R"].table.cols.values()}
+
+    def published(rows: Rows) -> Rows:
+        """Leave out the columns that a DROP left to a subscriber, or that are its own."""
+        return {key: {n: v for n, v in row.items() if n in columns} for key, row in rows.items()}
+
+    found = {name: published(engine.rows(name)) for name in world.r}
     assert found == dict.fromkeys(world.r, expected), played
+    for name, value in world.lost:
+        assert value in engine.logged(name) or value not in seen, (name, value, played)

@@ -97,3 +97,19 @@ def test_a_conflict_that_was_logged_under_former_names_is_decided_by_field(
     assert shown.exit_code == 0, shown.output
     found = spark.read.format("delta").load(str(star.root / "hq" / "by_row")).where("id = 1").collect()
     assert [(row["c"], row["b"]) for row in found] == [("n1", "y")]
+
+
+def test_a_drop_and_an_add_of_one_name_are_two_fields(star: Star, spark: SparkSession) -> None:
+    star.settle()
+    update(spark, star, "north", 2, "b = 'unsent'")
+    alter(spark, star, "hq", "DROP COLUMN b", "ADD COLUMN b STRING", "RENAME COLUMN a TO c")
+    update(spark, star, "hq", 1, "b = 'new'")
+    star.settle()
+    for name in ARTICLES:
+        for replica in ("hq", "north", "south"):
+            found = spark.read.format("delta").load(str(star.root / replica / name))
+            assert found.columns == ["id", "c", "b"]
+            assert {row["id"]: row["b"] for row in found.collect()} == {1: "new", 2: None, 3: None}
+        (lost,) = star.conflicts("north", name)
+        assert (lost["id"], lost["b"]) == (2, "unsent")
+        assert mergerepl.Replica(star.root / "north").conflicts.list(with_rows=True)[0].losing_row is not None

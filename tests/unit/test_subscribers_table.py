@@ -19,7 +19,11 @@ def definition(names: str) -> Definition:
 
 
 def table(names: str, *, is_mapped: bool = True) -> TableState:
-    fields = [{"name": name, "type": "string", "nullable": True, "metadata": {}} for name in names.split()]
+    """Return a table with these columns; one that ends in `!` is NOT NULL."""
+    fields = [
+        {"name": name.rstrip("!"), "type": "string", "nullable": not name.endswith("!"), "metadata": {}}
+        for name in names.split()
+    ]
     properties = {"delta.columnMapping.mode": "name"} if is_mapped else {}
     metadata = TableMetadata("t", json.dumps({"type": "struct", "fields": fields}), properties, ())
     return TableState(Location.of("/t"), 0, metadata, 1, 7, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
@@ -29,6 +33,7 @@ def steps(known: str, target: str, there: str, *, is_mapped: bool = True) -> lis
     found = SubscribersTable(
         *("t", "/north", table(there, is_mapped=is_mapped), definition(known), definition(target)),
         table(target.replace("-", "")),
+        left=known.split(),
     ).steps()
     return [f"{each.what.to_step()} {each.statement}" for each in found]
 
@@ -78,6 +83,26 @@ def test_statements(known: str, target: str, there: str, expected: list[str]) ->
 
 
 @pytest.mark.parametrize(
+    ("target", "there", "is_mapped", "expected"),
+    [
+        ("a -", "a b", True, ["schema:drop:c1:b DROP COLUMN `b`"]),
+        ("a -", "a b", False, ["schema:leave:c1:b "]),
+        ("a -", "a b!", False, ["schema:leave:c1:b ALTER COLUMN `b` DROP NOT NULL"]),
+        # The name is free for another column.
+        (
+            "b -",
+            "a b",
+            True,
+            ["schema:drop:c1:b DROP COLUMN `b`", "schema:rename:c0:b RENAME COLUMN `a` TO `b`"],
+        ),
+        ("a - b", "a b", True, ["schema:drop:c1:b DROP COLUMN `b`", "schema:add:c2:b ADD COLUMN `b` string"]),
+    ],
+)
+def test_drops_come_first(target: str, there: str, is_mapped: bool, expected: list[str]) -> None:
+    assert steps("a b", target, there, is_mapped=is_mapped) == expected
+
+
+@pytest.mark.parametrize(
     ("target", "there", "is_mapped", "says"),
     [
         ("a x", "a b", False, "SET TBLPROPERTIES \\('delta.columnMapping.mode' = 'name'\\), then run"),
@@ -88,6 +113,13 @@ def test_statements(known: str, target: str, there: str, expected: list[str]) ->
             "the publisher renamed a column to 'x' and table '/t' has a column of that name",
         ),
         ("b x", "a b x", True, "renamed a column to 'x' and table"),
+        # What a drop left in the table is the subscriber's own.
+        (
+            "a - b",
+            "a b",
+            False,
+            "the publisher added column 'b' and table '/t' has a column of that name of its own",
+        ),
         (
             "a b x",
             "a b X",

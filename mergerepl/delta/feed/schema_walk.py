@@ -294,6 +294,8 @@ class _Walker:
                 track.own.append(OwnStep(version, step.what, step.field))
                 if step.what in _ENDS:
                     track.number = None
+                if step.what == SchemaStep.LEAVE and track.now is not None:
+                    self.changes.append(ColumnChange(version, DROP, track.now[0], field=step.field))
 
     def columns(self) -> Iterator[FollowedColumn]:
         for each in self.tracks:

@@ -132,6 +132,8 @@ def merge_article(choice: EngineChoice, side: Side, work: ArticleWork) -> Commit
     left_out = left_out_columns if side.changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
     by_arrow = choice.uses_arrow and not left_out and are_small(rows)
+    present = {column["name"] for column in table.fields}
+    may_differ = table.has_column_mapping or not present.issuperset(article.columns)
     commit = merge_rows(
         lambda: choice.spark,
         lambda session: read_staged(session, rows),
@@ -146,7 +148,7 @@ def merge_article(choice: EngineChoice, side: Side, work: ArticleWork) -> Commit
         bounds=work.bounds,
         transaction=data_transaction(side, work.nickname),
         from_version_exclusive=work.from_version,
-        check=partial(_check_names, side, work, table) if table.has_column_mapping else lambda: None,
+        check=partial(_check_names, side, work, table) if may_differ else lambda: None,
     )
     failpoint(f"{side.name}.after_merge")
     return commit

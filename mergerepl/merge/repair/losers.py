@@ -36,7 +36,9 @@ class Losers:
 
 
 @dataclass(frozen=True)
-class _Named:
+class NamedEnd:
+    """An end of a subscription that a logged row names."""
+
     root: str
     replid: str
 
@@ -47,7 +49,7 @@ def log_losers(
     """Log the rows of the other side at the replicas that keep the publication's conflicts; each once."""
     since_1970 = datetime.now(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     now = since_1970 // timedelta(microseconds=1)
-    at = {name: _Named(str(end.replica.root), end.info.replid) for name, end in ends.items()}
+    at = {name: NamedEnd(str(end.replica.root), end.info.replid) for name, end in ends.items()}
     mark = CommitMark(session, "repair:losers", ends[source].info.replid)
     logged = []
     for each in losers:
@@ -56,12 +58,12 @@ def log_losers(
     for end in _keepers(ends):
         for article, rows in logged:
             failpoint("repair.before_losing_rows")
-            _append(
+            append_conflicts(
                 spark, end.replica.folder / article.conflict_table, losing_rows(rows, article, at, now), mark
             )
         failpoint("repair.before_info")
         frames = [info_rows(rows, article, at, now, session) for article, rows in logged]
-        _append(spark, end.replica.folder / conflicts_info.NAME, appended.union_all(frames), mark)
+        append_conflicts(spark, end.replica.folder / conflicts_info.NAME, appended.union_all(frames), mark)
 
 
 def _keepers(ends: Mapping[str, FixedEnd]) -> list[FixedEnd]:
@@ -103,8 +105,8 @@ def _conflicts(losers: Losers, session: str, *, source: str) -> DataFrame:
     return rows.select(*(value.alias(name) for name, value in values.items()))
 
 
-def _append(spark: SparkSession, table: Location, rows: DataFrame, mark: CommitMark) -> None:
-    """Append the rows that the table lacks: a repair that died may have appended some."""
+def append_conflicts(spark: SparkSession, table: Location, rows: DataFrame, mark: CommitMark) -> None:
+    """Append the rows that a table lacks, by their conflict ids: a run that died may have appended some."""
     known = appended.read(spark, table, columns=[CONFLICT_ID]).select(CONFLICT_ID)
     new = rows.join(known, on=CONFLICT_ID, how="left_anti").select(*rows.columns)
     transaction = next_transaction(table, REPAIR_APP_ID, mark)

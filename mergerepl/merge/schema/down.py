@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 
 from mergerepl.delta.feed.column_changes import ADD, NULLABILITY, STATEMENTS
 from mergerepl.delta.marks import CommitMark, SchemaStep
-from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION, DEFAULTS_FEATURE, GENERATION_EXPRESSION
+from mergerepl.delta.metadata import (
+    CDF_PROPERTY,
+    CHAR_VARCHAR,
+    DEFAULT_EXPRESSION,
+    DEFAULTS_FEATURE,
+    GENERATION_EXPRESSION,
+)
+from mergerepl.delta.properties import set_properties
 from mergerepl.delta.tables import TableState, add_columns, alter_table, open_table, set_comment
 from mergerepl.delta.types import Field, bare, ddl_of, field
 from mergerepl.errors import SchemaStoppedError
@@ -21,6 +28,7 @@ from mergerepl.merge.schema.follow import article_row, follow_columns
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.replica.replica import Replica
 from mergerepl.rows.sql import free_name, literal, quote
+from mergerepl.store.location import Location
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SchemaChangeRow
 
@@ -32,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Step:
-    """A change of one column of a subscriber's table, by what follows ALTER TABLE.
+    """A change of one column of a subscriber's table, by what follows ALTER TABLE; empty: the table stays as it is.
 
     `added` is a new column; `comment` the name and the new comment of one.
     """
@@ -63,7 +71,32 @@ class SubscribersTable:
 
         Raises: SchemaStoppedError if the table cannot take them; nothing was changed.
         """
-        return [*self._renames(), *self._adds(), *self._statements()]
+        return [*self._drops(), *self._renames(), *self._adds(), *self._statements()]
+
+    def _drops(self) -> Iterator[Step]:
+        """Yield drops; a column that the table cannot drop stays, as the subscriber's own."""
+        columns = {column["name"]: column for column in self.table.fields}
+        for number, each in self.known.by_number.items():
+            if number in self.target.by_number:
+                continue
+            if self._can_drop(each.name):
+                yield Step(SchemaStep(SchemaStep.DROP, number, each.name), f"DROP COLUMN {quote(each.name)}")
+            elif columns[each.name]["nullable"]:
+                yield Step(SchemaStep(SchemaStep.LEAVE, number, each.name), "")
+            else:
+                statement = f"ALTER COLUMN {quote(each.name)} DROP NOT NULL"
+                yield Step(SchemaStep(SchemaStep.LEAVE, number, each.name), statement)
+
+    def _can_drop(self, name: str) -> bool:
+        return self.table.has_column_mapping and name not in self.table.metadata.partition_columns
+
+    @property
+    def _free(self) -> set[str]:
+        """The names, in lower case, that the drops make free."""
+        ended = (
+            each.name for number, each in self.known.by_number.items() if number not in self.target.by_number
+        )
+        return {name.lower() for name in ended if self._can_drop(name)}
 
     def _renames(self) -> Iterator[Step]:
         """Yield renames, each to a name that is free then: in a circle one column has a temporary name for a while."""
@@ -72,7 +105,7 @@ class SubscribersTable:
             for number, each in self.known.by_number.items()
             if number in self.target.by_number and each.name != self.target.by_number[number].name
         }
-        taken = {column["name"].lower() for column in self.table.fields}
+        taken = {column["name"].lower() for column in self.table.fields} - self._free
         while now:
             wanted = {number: self.target.by_number[number].name for number in now}
             number = next((each for each, name in wanted.items() if name.lower() not in taken), None)
@@ -117,7 +150,9 @@ class SubscribersTable:
             for number, each in self.known.by_number.items()
             if number in self.target.by_number
         }
-        present = {column["name"].lower(): column for column in self.table.fields}
+        free = self._free
+        names = ((column["name"].lower(), column) for column in self.table.fields)
+        present = {name: column for name, column in names if name not in free}
         for each in self.target.fields:
             if each.number in self.known.by_number:
                 continue
@@ -247,17 +282,24 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
     for step in steps:
         failpoint("schema.before_alter")
         mark = CommitMark("schema", step.what.to_step(), replid)
-        if step.added is not None:
-            add_columns(recorder.spark_of, table.path, [step.added], mark)
-        elif step.comment is not None:
-            set_comment(recorder.spark_of, table.path, *step.comment, mark)
-        else:
-            alter_table(recorder.spark_of, table.path, step.statement, mark)
+        _carry_out(recorder, table.path, step, mark)
         failpoint("schema.after_alter")
     failpoint("schema.before_capture")
     follow_columns(recorder, [nickname])
     _settle(recorder.replica.reread(), publisher, nickname, target)
     return len(steps)
+
+
+def _carry_out(recorder: Recorder, path: Location, step: Step, mark: CommitMark) -> None:
+    if step.added is not None:
+        add_columns(recorder.spark_of, path, [step.added], mark)
+    elif step.comment is not None:
+        set_comment(recorder.spark_of, path, *step.comment, mark)
+    elif step.statement:
+        alter_table(recorder.spark_of, path, step.statement, mark)
+    else:
+        # A commit that changes nothing carries the mark.
+        set_properties(recorder.spark_of, open_table(path), {CDF_PROPERTY: "true"}, mark)
 
 
 def _settle(subscriber: Replica, publisher: Replica, nickname: int, target: Definition) -> None:

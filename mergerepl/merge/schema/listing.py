@@ -6,6 +6,7 @@ from mergerepl.delta.feed.column_changes import (
     ADD,
     COMMENT,
     DEFAULT,
+    DROP,
     NULLABILITY,
     RENAME,
     REPLACE,
@@ -74,6 +75,8 @@ def _words(change: dict[str, Any], *, is_left_out: bool) -> str:
         return _OF_TABLE[change["what"]]
     if change["what"] == ADD:
         return f"add {change['name']} {change['type']}"
+    if change["what"] == DROP:
+        return f"drop {change['column']}"
     if change["what"] == RENAME:
         return f"rename {change['column']} to {change['name']}"
     if change["what"] == COMMENT:

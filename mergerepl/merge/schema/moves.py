@@ -32,7 +32,7 @@ from mergerepl.systables.tracking import SYSTEM_PREFIX
 from triggers.schema_checks import ArticleTable, changed_columns
 
 _OF_PUBLISHED = (DROP, RENAME, TYPE, FIELDS, NULLABILITY, COMPUTED)
-_FOLLOWED = (RENAME, NULLABILITY)
+_FOLLOWED = (RENAME, DROP, NULLABILITY)
 """Changes of published columns that travel."""
 
 _UNFIT = (
@@ -57,6 +57,10 @@ class Move:
     changes: tuple[ColumnChange, ...]
     gap: str | None
     former: Mapping[str, str | None]
+
+    def dropped(self, before: Definition) -> list[PublishedField]:
+        """Return the fields of the definition before that end with it."""
+        return [each for each in before.fields if each.number not in self.definition.by_number]
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,9 @@ class Follower:
             return None
         self._refuse_changed_filter(window, walked)
         first = window.from_version_exclusive + 1 if is_late else whole[0].version
-        is_whole = is_late or bool(lost)
+        # RESTORE takes a DROP back: the field never ended.
+        dropped = {each.field for each in whole if each.kind == DROP and each.version == first}
+        is_whole = is_late or bool(lost) or bool(dropped & walked.published().keys())
         through = window.through_version_inclusive if is_whole else self._through(window, first, whole)
         passed = [commit for commit in window.commits if commit.version <= through]
         walked = walk(before, passed, fields=numbers, replid=self.at.replid)
@@ -175,12 +181,13 @@ class Follower:
         """Whether a change may travel: at a subscriber only what the agent did changes published columns."""
         if change.kind not in _OF_PUBLISHED:
             return True
-        if change.kind not in _FOLLOWED or (change.kind == RENAME and change.column in self._named):
+        if any(each.version == change.version and self._is_own_step(each) for each in window.commits):
+            return True
+        if not self.at.is_publisher or change.kind not in _FOLLOWED:
             return False
-        if change.kind == NULLABILITY and not change.is_nullable and self._became_required(change, window):
-            return False
-        is_own = any(each.version == change.version and self._is_own_step(each) for each in window.commits)
-        return self.at.is_publisher or is_own
+        if change.kind == NULLABILITY:
+            return change.is_nullable or not self._became_required(change, window)
+        return change.column not in self._named
 
     def _became_required(self, change: ColumnChange, window: FeedWindow) -> bool:
         """Whether a column that took NULL before the window is NOT NULL at its end."""

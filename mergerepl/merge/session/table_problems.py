@@ -24,10 +24,10 @@ def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
             what = "At the publisher it travels with the next sync. At a subscriber it stays there."
         if problem.endswith(TAKES_NULL):
             what = "At the publisher it travels with the next sync. At a subscriber, set NOT NULL again."
-        if problem.endswith(LOST) and table.has_column_mapping:
+        if problem.endswith(LOST):
             what = (
-                "RENAME COLUMN at the publisher travels with the next sync, unless a key, a filter or the resolver names "
-                "it. Anything else does not travel; until it is undone, no session captures this table."
+                "At the publisher it travels with the next sync, unless a key, a filter or the resolver names it. At a "
+                "subscriber, no session captures this table until it is undone."
             )
         found.append(f"Article '{article.name}': {problem} in '{table.path}'. {what}")
     replaced = None if problem is not None else replaced_column(article, window)

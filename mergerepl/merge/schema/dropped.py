@@ -1,0 +1,117 @@
+"""The values of a dropped field that only this subscriber has: into the conflict table, with their rows (schema.md 5)."""
+
+from datetime import UTC, datetime, timedelta
+
+from mergerepl import changes
+from mergerepl.changes import (
+    CHANGE_COLUMNS,
+    COLV1,
+    DELETED,
+    GENERATION,
+    LINEAGE,
+    PRIORITY,
+    PUBLISHER,
+    ROW,
+    ROWGUID,
+    SUBSCRIBER,
+    UNKNOWN,
+)
+from mergerepl.delta.marks import CommitMark
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.apply.conflict_log import info_rows, losing_rows
+from mergerepl.merge.capture.record import Recorder
+from mergerepl.merge.repair.losers import NamedEnd, append_conflicts
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.definition import PublishedField
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import ArticleRuns, current_rows
+from mergerepl.systables import conflicts_info
+from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
+from mergerepl.systables.genhistory import GenStatus
+
+RESOLVER = "dropped column"
+"""MSmerge_conflicts_info.resolver of a row whose field ended before its value was sent."""
+
+
+def log_dropped_values(
+    recorder: Recorder,
+    replica: Replica,
+    article: PublishedArticle,
+    fields: list[PublishedField],
+    version: int,
+) -> None:
+    """Log the rows of a subscriber with values of fields that end, and that the publisher does not hold; each once.
+
+    These are rows of generations that were not sent; with column tracking, those where this replica set such a field
+    since. `article` has the columns before, `version` is the definition that lacks the fields.
+    """
+    relation = next(row for row in replica.relations(article.pubid) if not row.is_ended)
+    known = [row for row in replica.genhistory() if row.art_nick == article.nickname]
+    unsent = [
+        row.generation
+        for row in known
+        if row.generation > relation.sentgen and row.genstatus in (GenStatus.OPEN, GenStatus.CLOSED)
+    ]
+    if not unsent:
+        return
+    failpoint("schema.before_dropped_values")
+    from pyspark.sql import functions as F
+
+    from mergerepl.rows import lineage_columns as lineage
+    from mergerepl.rows.images import no_names
+
+    info, spark = replica.info(), recorder.spark_of()
+    sent = max((row.maxversion or 0 for row in known if row.generation <= relation.sentgen), default=0)
+    runs = ArticleRuns.of(spark, replica, article, info.last_seq)
+    rows = current_rows(runs.read(from_generation_exclusive=relation.sentgen), CHANGE_COLUMNS)
+    rows = rows.where(F.col(GENERATION).isin(unsent) & ~F.col(DELETED))
+    # The fields whose values are only here.
+    lost = F.filter(
+        F.array(*(F.lit(each.key) for each in fields)),
+        lambda field: ~F.coalesce(F.array_contains(UNKNOWN, field), F.lit(False)),
+    )
+    if article.column_tracking:
+        entry = F.col(COLV1)
+        lost = F.filter(
+            lost,
+            lambda field: F.coalesce(
+                (entry[field]["nickname"] == info.nickname) & (entry[field]["version"] > sent), F.lit(False)
+            ),
+        )
+    rows = rows.withColumn("lost", lost).where(F.size("lost") > 0)
+    names = F.create_map(*(F.lit(part) for each in fields for part in (each.key, each.name)))
+    named = F.transform("lost", lambda field: names[field])
+    note = F.concat(
+        F.lit("The publisher dropped "), F.array_join(named, ", "), F.lit(" before this value was sent.")
+    )
+    seed = f"{info.replid} {article.nickname} {' '.join(each.key for each in fields)} {version}"
+    hash_ = F.lower(F.lpad(F.hex(F.xxhash64(F.lit(seed), ROWGUID)), 16, "0"))
+    loser = F.struct(DELETED, LINEAGE, PRIORITY, UNKNOWN, ROW)
+    nobody = F.lit(None).cast("double").alias(PRIORITY)
+    values = {
+        ROWGUID: F.col(ROWGUID),
+        ROW: F.col(ROW),
+        changes.CONFLICT_TYPE: F.lit(int(ConflictType.RESOLUTION)),
+        changes.PUBLISHER_WINS: F.lit(True),
+        changes.LOSER: loser,
+        changes.WINNER: F.struct(lineage.empty_lineage().alias(LINEAGE), nobody),
+        changes.CONFLICT_COLUMNS: F.coalesce(named, no_names()),
+        changes.RESOLVER: F.lit(RESOLVER),
+        changes.MADE_COLUMNS: F.lit(None).cast("array<string>"),
+        changes.NOTE: note,
+        CONFLICT_ID: hash_,
+    }
+    found = rows.select(*(value.alias(name) for name, value in values.items()))
+    at = {
+        PUBLISHER: NamedEnd(relation.subscriber_server, relation.replid),
+        SUBSCRIBER: NamedEnd(str(replica.root), info.replid),
+    }
+    now = (datetime.now(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    session = f"schema {article.nickname} {version}"
+    mark = CommitMark(session, "schema:dropped", info.replid)
+    table = replica.folder / article.conflict_table
+    append_conflicts(spark, table, losing_rows(found, article, at, now), mark)
+    failpoint("schema.between_dropped_values")
+    infos = info_rows(found, article, at, now, session)
+    append_conflicts(spark, replica.folder / conflicts_info.NAME, infos, mark)
+    failpoint("schema.after_dropped_values")

@@ -1,0 +1,113 @@
+"""DROP COLUMN at the publisher: the column goes, or stays unpublished; a value that was not sent is a logged conflict."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import mergerepl
+from tests.faults.deaths import dies
+from tests.schema.stars import Star
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+ARTICLES = ("by_row", "by_column")
+WITHOUT_B = pa.schema([("id", pa.int64()), ("a", pa.string())])
+LADDER = (
+    "schema.before_record",
+    "schema.after_record",
+    "schema.after_capture",
+    "schema.before_alter",
+    "schema.after_alter",
+    "schema.before_capture",
+    "schema.before_dropped_values",
+    "schema.between_dropped_values",
+    "schema.after_dropped_values",
+    "schema.after_dropped_values:2",
+    "schema.before_articles",
+    "stage.after_manifest",
+    "publisher.after_merge",
+)
+Logged = list[tuple[int, str, str | None]]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Star, Path]:
+    """Return a star without column mapping whose publisher replaced its tables without a column, beside unsent edits."""
+    star = Star(tmp_path_factory.mktemp("star") / "root")
+    star.write("north", 1, {"b": "n1"})
+    star.write("north", 2, {"a": "n2", "b": "n2b"})
+    star.write("south", 3, {"a": "s3"})
+    rows = [{"id": key, "a": "h1" if key == 1 else "x"} for key in (1, 2, 3)]
+    star.replace("hq", rows, WITHOUT_B)
+    return star, star.save(tmp_path_factory.mktemp("saved") / "root")
+
+
+def logged(star: Star, replica: str, name: str) -> Logged:
+    """Return what a replica has logged of an article: key, a, b of each losing row."""
+    found = star.conflicts(replica, name)
+    return sorted((row["id"], row["a"], row["b"]) for row in found)
+
+
+def check(star: Star) -> None:
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert tables["hq"] == {1: {"a": "h1"}, 2: {"a": "n2"}, 3: {"a": "s3"}}
+        for replica in star.subscribers:
+            assert {key: {"a": row["a"]} for key, row in tables[replica].items()} == tables["hq"]
+        # The column that stays is the subscriber's own.
+        assert tables["north"][2]["b"] == "n2b"
+        assert logged(star, "north", name) == [(1, "x", "n1"), (2, "n2", "n2b")]
+    # By row, each unsent row has a value of the field; by column, only a row whose field was set.
+    assert logged(star, "south", "by_row") == [(3, "s3", "y")]
+    assert logged(star, "south", "by_column") == []
+    # An edit that was only in the dropped column is a change of the row.
+    assert [key for key, *_ in logged(star, "hq", "by_row")] == [1]
+    assert logged(star, "hq", "by_column") == []
+
+
+def test_a_dropped_column_stays_unpublished_and_unsent_values_are_logged(star: Star) -> None:
+    check(star)
+    for name in ARTICLES:
+        (mark,) = [c["userMetadata"] for c in star.table("north", name).history() if "leave" in str(c)]
+        assert "schema:leave:c2:b" in mark
+    found = mergerepl.Replica(star.root / "north").conflicts.list(with_rows=True)
+    (one,) = (each for each in found if (each.article, each.key["id"]) == ("by_column", "2"))
+    assert one.losing_row == {"id": 2, "a": "n2", "b": "n2b"}
+    assert (one.winning_row, one.conflict_type, one.conflict_columns) == (None, 11, ("b",))
+    assert "The publisher dropped b before this value was sent" in one.reason_text
+    changes = mergerepl.Replica(star.root / "hq").schema.list()[0].changes
+    assert changes == ("drop b", "the table was replaced")
+
+
+@pytest.mark.parametrize("point", LADDER)
+def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
+    with dies(point, action="stop"):
+        star.sync("north")
+    check(star)
+
+
+def test_a_write_just_before_the_column_ends_is_logged(star: Star, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mergerepl.merge.schema import down
+
+    def written(point: str) -> None:
+        if point == "schema.before_alter":
+            monkeypatch.setattr(down, "failpoint", lambda _: None)
+            star.write("north", 3, {"b": "late"})
+
+    monkeypatch.setattr(down, "failpoint", written)
+    star.sync("north")
+    star.settle()
+    for name in ARTICLES:
+        assert (3, "x", "late") in logged(star, "north", name)
+        assert star.rows("north", name)[3]["b"] == "late"
+
+
+def test_a_name_that_a_drop_left_behind_is_not_published_again(star: Star) -> None:
+    star.settle()
+    star.add("hq", "b")
+    star.write("hq", 1, {"b": "new"})
+    for result in star.sync():
+        assert result.error is not None
+        assert "has a column of that name of its own" in result.reason
+    assert star.rows("north", "by_row")[2]["b"] == "n2b"
