@@ -1,6 +1,6 @@
 """Errors of change tracking, with their texts."""
 
-from mergerepl.errors import CaptureError, begin_again
+from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.store.location import Location
 
 
@@ -14,6 +14,23 @@ class NullKeyError(CaptureError):
 
 class FeedGapError(CaptureError):
     """The change feed lacks versions and the old version is gone too."""
+
+
+class StagedColumnsError(SchemaMismatchError):
+    """A column of staged rows was renamed or dropped before they were written."""
+
+    def __init__(
+        self, article: str, root: Location, column: str, version: int, operation: str, remedy: str
+    ) -> None:
+        """Name the column and the commit that changed it; `remedy` is what ends that."""
+        super().__init__(
+            f"Article '{article}' at '{root}': column '{column}' was renamed or dropped at version {version} ({operation}) "
+            f"while a session was under way. {remedy}",
+            replica=str(root),
+            article=article,
+            column=column,
+            version=version,
+        )
 
 
 def table_gone(article: str, table: Location, root: Location, *, is_publisher: bool) -> CaptureError:

@@ -14,7 +14,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import SYSTEM_PREFIX
-from triggers.errors import another_column, older_copy, replaced_table, table_gone
+from triggers.errors import StagedColumnsError, another_column, older_copy, replaced_table, table_gone
 
 if TYPE_CHECKING:
     from mergerepl.delta.feed.window import FeedWindow
@@ -101,23 +101,21 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
 def check_merged_columns(at: ArticleTable, window: "FeedWindow") -> None:
     """Check that a table still has the columns that rows were staged for, under their names.
 
-    Raises: SchemaMismatchError.
+    Raises: StagedColumnsError.
     """
     for column in window.schema.top:
         name, commit = column.first_name, column.lost
         if name not in at.article.columns or name == column.name or commit is None:
             continue
-        raise SchemaMismatchError(
-            f"Article '{at.article.name}' at '{at.root}': column '{name}' was renamed or dropped at version "
-            f"{commit.version} ({commit.operation}) while a session was under way. Its rows stay staged. Undo that with "
-            f"ALTER TABLE … RENAME COLUMN, or with {_restore(at.path, commit.version)}; run `mergerepl sync`, then "
-            "change the column again.",
-            replica=str(at.root),
-            article=at.article.name,
-            table=str(at.path),
-            column=name,
-            version=commit.version,
+        remedy = (
+            f"Undo that with ALTER TABLE … RENAME COLUMN, or with {_restore(at.path, commit.version)}, then run "
+            "`mergerepl sync`"
         )
+        if at.is_publisher:
+            remedy = (
+                "Run `mergerepl sync` again: it gives the session up, follows the columns and begins anew"
+            )
+        raise StagedColumnsError(at.article.name, at.root, name, commit.version, commit.operation, remedy)
 
 
 def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> SchemaMismatchError:

@@ -12,7 +12,7 @@ from deltalake.schema import PrimitiveType
 import mergerepl
 from tests.replacements import create_or_replace
 
-SUBSCRIBERS = {"north": 75.0, "south": 50.0}
+SUBSCRIBERS = {"north": 75.0, "south": 50.0, "east": 25.0}
 Row = dict[str, Any]
 
 

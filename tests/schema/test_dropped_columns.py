@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import mergerepl
 from tests.faults.deaths import dies
@@ -33,7 +34,8 @@ Logged = list[tuple[int, str, str | None]]
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Star, Path]:
     """Return a star without column mapping whose publisher replaced its tables without a column, beside unsent edits."""
-    star = Star(tmp_path_factory.mktemp("star") / "root")
+    star = Star(tmp_path_factory.mktemp("star") / "root", subscribers=("north", "south", "east"))
+    star.write("east", 2, {"b": "e2"})
     star.write("north", 1, {"b": "n1"})
     star.write("north", 2, {"a": "n2", "b": "n2b"})
     star.write("south", 3, {"a": "s3"})
@@ -61,8 +63,10 @@ def check(star: Star) -> None:
     # By row, each unsent row has a value of the field; by column, only a row whose field was set.
     assert logged(star, "south", "by_row") == [(3, "s3", "y")]
     assert logged(star, "south", "by_column") == []
+    for name in ARTICLES:
+        assert logged(star, "east", name) == [(2, "x", "e2")]
     # An edit that was only in the dropped column is a change of the row.
-    assert [key for key, *_ in logged(star, "hq", "by_row")] == [1]
+    assert [(key, a) for key, a, _ in logged(star, "hq", "by_row")] == [(1, "x"), (2, "x")]
     assert logged(star, "hq", "by_column") == []
 
 
@@ -111,3 +115,41 @@ def test_a_name_that_a_drop_left_behind_is_not_published_again(star: Star) -> No
         assert result.error is not None
         assert "has a column of that name of its own" in result.reason
     assert star.rows("north", "by_row")[2]["b"] == "n2b"
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_session_whose_rows_have_a_dropped_column_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dead: bool
+) -> None:
+    from mergerepl.merge.apply import side
+
+    star = Star(tmp_path / "root", subscribers=("north",))
+    # The other article is not merged beside it.
+    north, hq = star.table("north", "by_row"), star.table("hq", "by_row")
+    north.update({"b": "'n1'"}, predicate="id = 1")
+    north.update({"a": "'n2'"}, predicate="id = 2")
+    hq.update({"b": "'h3'"}, predicate="id = 3")
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "a": ["x"] * 3})
+
+    def drop() -> None:
+        write_deltalake(str(star.root / "hq" / "by_row"), rows, mode="overwrite", schema_mode="overwrite")
+
+    if is_dead:
+        with dies("publisher.before_merge", action="stop"):
+            star.sync("north")
+        drop()
+    else:
+
+        def dropped(point: str) -> None:
+            if point == "publisher.before_merge":
+                monkeypatch.setattr(side, "failpoint", lambda _: None)
+                drop()
+
+        monkeypatch.setattr(side, "failpoint", dropped)
+        with pytest.raises(mergerepl.MergeReplError, match="was not carried out to its end"):
+            raise star.sync("north")[0].error or AssertionError
+    star.settle()
+    tables = star.tables("by_row")
+    assert tables["hq"] == {1: {"a": "x"}, 2: {"a": "n2"}, 3: {"a": "x"}}
+    assert {key: row["a"] for key, row in tables["north"].items()} == {1: "x", 2: "n2", 3: "x"}
+    assert logged(star, "north", "by_row") == [(1, "x", "n1"), (2, "n2", "y")]

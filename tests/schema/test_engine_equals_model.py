@@ -10,12 +10,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
+from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.failpoints import FailpointError
 from tests.faults.deaths import armed
 from tests.properties import schema_histories
 from tests.properties.schema_model import World
+from tests.schema_changes import MAPPED
 
 KEYS = {"x": 1, "y": 2}
 FOLDERS = {"R": "hq", "A": "north", "B": "south"}
@@ -131,6 +133,65 @@ class Engine:
                 return
 
 
+class MappedEngine(Engine):
+    """The star with column mapping at every replica; users write by Spark."""
+
+    def __init__(self, spark: SparkSession, root: Path, **terms: Any) -> None:
+        super().__init__(root, **terms)
+        self.spark = spark
+        for name in ("R", *terms["subscribers"]):
+            self.alter(name, f"SET TBLPROPERTIES ({MAPPED})")
+
+    def path(self, name: str) -> str:
+        return f"delta.`{self.root / FOLDERS[name] / 't'}`"
+
+    def alter(self, name: str, *changes: str) -> None:
+        for each in changes:
+            self.spark.sql(f"ALTER TABLE {self.path(name)} {each}")
+
+    def rows(self, name: str) -> Rows:
+        found = self.spark.sql(f"SELECT * FROM {self.path(name)}").collect()
+        return {row["id"]: {n: value for n, value in row.asDict().items() if n != "id"} for row in found}
+
+    def ddl(self, what: str, *names: str) -> None:
+        """Do what the root's user did to columns."""
+        (first, *_), last = names, names[-1]
+        if what == "undone":
+            at = self.spark.sql(f"DESCRIBE HISTORY {self.path('R')} LIMIT 1").collect()[0]["version"]
+            self.alter("R", f"DROP COLUMN {first}")
+            self.spark.sql(f"RESTORE TABLE {self.path('R')} TO VERSION AS OF {at}")
+            return
+        changes = {
+            "add": [f"ADD COLUMN {first} STRING"],
+            "drop": [f"DROP COLUMN {first}"],
+            "again": [f"DROP COLUMN {first}", f"ADD COLUMN {first} STRING"],
+            "rename": [f"RENAME COLUMN {first} TO {last}"],
+            "swap": [
+                f"RENAME COLUMN {before} TO {after}"
+                for before, after in ((first, "tmp"), (last, first), ("tmp", last))
+            ],
+        }
+        self.alter("R", *changes[what])
+
+    def write(
+        self, name: str, before: Rows, after: Rows, columns: Sequence[str], *, is_replaced: bool
+    ) -> None:
+        """Do what a user of the model did to rows."""
+        for key in {*before, *after}:
+            row, known = after.get(key), before.get(key)
+            if row is None:
+                self.spark.sql(f"DELETE FROM {self.path(name)} WHERE id = {key}")
+                continue
+            changed = {n: value for n, value in row.items() if known is None or value != known.get(n)}
+            stated = {n: "CAST(NULL AS STRING)" if v is None else f"'{v}'" for n, v in changed.items()}
+            if known is None:
+                named, given = ", ".join(("id", *stated)), ", ".join((str(key), *stated.values()))
+                self.spark.sql(f"INSERT INTO {self.path(name)} ({named}) VALUES ({given})")
+            elif stated:
+                pairs = ", ".join(f"{n} = {value}" for n, value in stated.items())
+                self.spark.sql(f"UPDATE {self.path(name)} SET {pairs} WHERE id = {key}")
+
+
 def values(world: World, name: str) -> Rows:
     table = world.r[name].table
     return {
@@ -179,6 +240,45 @@ def steps(
             )
 
 
+def mapped_steps(rng: random.Random, world: World, subscribers: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    for _ in range(rng.randint(6, 9)):
+        kind = rng.choices(("write", "session", "stopped", "ddl"), (8, 3, 2, 5))[0]
+        names = [column.name for column in world.r["R"].table.cols.values()]
+        if kind == "write":
+            what = rng.choice((*names, *names, "-", f"{names[0]}0"))
+            yield "write", rng.choice([*world.r]), rng.choice("xy"), what
+        elif kind == "ddl":
+            what = rng.choice(("add", "drop", "again", "undone", "rename", "rename", "swap"))
+            what = what if len(names) > 1 else "add"
+            new = next(name for name in "abcdefgh" if name not in names)
+            others = {
+                "add": [new],
+                "rename": [rng.choice(names), new],
+                "swap": rng.sample(names, min(2, len(names))),
+            }
+            yield "ddl", "R", what, *others.get(what, [rng.choice(names)])
+        else:
+            yield (
+                "session",
+                rng.choice(subscribers),
+                None if kind == "session" else rng.choice(["captured", *POINTS]),
+            )
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 212))
+def test_a_drawn_history_with_column_mapping(seed: int, tmp_path: Path, spark: SparkSession) -> None:
+    rng = random.Random(seed)
+    column, is_subscribers = rng.random() < 0.5, rng.random() < 0.5
+    kind = SubscriberWins if is_subscribers else Kept
+    world = kind("star", column=column, mapping="RAB", prios=(100, 100, 50, 50))
+    subscribers = [name for name in world.r if name != "R"]
+    resolver = "subscriber_wins" if is_subscribers else "priority"
+    engine = MappedEngine(spark, tmp_path, column=column, resolver=resolver, subscribers=subscribers)
+    play(world, engine, subscribers, mapped_steps(rng, world, subscribers))
+
+
 @pytest.mark.parametrize(
     "seed",
     [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (*range(100, 140), *range(200, 220)))],
@@ -191,8 +291,13 @@ def test_a_drawn_history(seed: int, tmp_path: Path) -> None:
     subscribers = [name for name in world.r if name != "R"]
     resolver = "subscriber_wins" if is_subscribers else "priority"
     engine = Engine(tmp_path, column=column, resolver=resolver, subscribers=subscribers)
+    play(world, engine, subscribers, steps(rng, world, subscribers, own=seed >= 200))
+
+
+def play(world: Kept, engine: Engine, subscribers: Sequence[str], drawn: Iterator[tuple[Any, ...]]) -> None:
+    """Play a history on model and engine, bring both to rest, and compare them."""
     played, seen = [], set[str | None]()
-    for step in steps(rng, world, subscribers, own=seed >= 200):
+    for step in drawn:
         played.append(step)
         what, name, *rest = step
         if what == "session":
@@ -203,6 +308,10 @@ def test_a_drawn_history(seed: int, tmp_path: Path) -> None:
         before, commits = values(world, name), len(table.log)
         schema_histories.do(world, step)
         columns = [each.name for each in table.cols.values()]
+        if isinstance(engine, MappedEngine) and what == "ddl":
+            if len(table.log) > commits:
+                engine.ddl(*rest)
+            continue
         is_replaced = any(commit.op == "replace" for commit in table.log[commits:])
         engine.write(name, before, values(world, name), columns, is_replaced=is_replaced)
         seen |= {value for row in values(world, name).values() for value in row.values()}

@@ -19,12 +19,12 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta import appended
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import Transaction
+from mergerepl.delta.tables import Transaction, next_transaction
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflicts_by_arrow import Conflicts, article_hash, conflict_id, holds_rowguid
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import ConflictLogging
-from mergerepl.replica.application_ids import log_app_id, round_number
+from mergerepl.replica.application_ids import REPAIR_APP_ID, log_app_id, round_number
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.staged_rows import read_staged, staged_fields
 from mergerepl.rows.images import image_type, readable
@@ -52,6 +52,14 @@ class LoggedEnd(Protocol):
     def replid(self) -> str:
         """Its replica id."""
         ...
+
+
+@dataclass(frozen=True)
+class NamedEnd:
+    """An end of a subscription that a logged row names."""
+
+    root: str
+    replid: str
 
 
 def _side_of(manifest: Manifest) -> str:
@@ -318,3 +326,13 @@ def info_rows(
     }
     types = {column.name: column.type for column in conflicts_info.TABLE.columns}
     return rows.select(*(value.cast(types[name]).alias(name) for name, value in values.items()))
+
+
+def append_conflicts(spark: SparkSession, table: Location, rows: DataFrame, mark: CommitMark) -> None:
+    """Append the rows that a table lacks, by their conflict ids: a run that died may have appended some."""
+    known = appended.read(spark, table, columns=[conflicts_info.CONFLICT_ID]).select(
+        conflicts_info.CONFLICT_ID
+    )
+    new = rows.join(known, on=conflicts_info.CONFLICT_ID, how="left_anti").select(*rows.columns)
+    transaction = next_transaction(table, REPAIR_APP_ID, mark)
+    appended.append(new, table, transaction, even_if_empty=False)

@@ -157,7 +157,7 @@ def merge_article(choice: EngineChoice, side: Side, work: ArticleWork) -> Commit
 def _check_names(side: Side, work: ArticleWork, table: TableState) -> None:
     """Check that no user renamed a column since the capture: the MERGE would write into another one of that name.
 
-    Raises: SchemaMismatchError.
+    Raises: StagedColumnsError.
     """
     article, replica = side.articles[work.nickname], side.replica
     at = ArticleTable(article, replica.root, side.work.replid, replica.publishes(article.pubid))

@@ -11,15 +11,12 @@ from mergerepl import changes
 from mergerepl.changes import LINEAGE, PRIORITY, PUBLISHER, ROW, ROWGUID, SUBSCRIBER, UNKNOWN
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import next_transaction
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.apply.conflict_log import info_rows, losing_rows
+from mergerepl.merge.apply.conflict_log import NamedEnd, append_conflicts, info_rows, losing_rows
 from mergerepl.merge.repair.stamp import CHANGED_COLUMNS, OTHER
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.fixed_versions import FixedEnd
-from mergerepl.replica.application_ids import REPAIR_APP_ID
 from mergerepl.rows.images import no_fields, no_names
-from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
 
@@ -33,14 +30,6 @@ class Losers:
     article: PublishedArticle
     rows: DataFrame
     changes: DataFrame
-
-
-@dataclass(frozen=True)
-class NamedEnd:
-    """An end of a subscription that a logged row names."""
-
-    root: str
-    replid: str
 
 
 def log_losers(
@@ -103,11 +92,3 @@ def _conflicts(losers: Losers, session: str, *, source: str) -> DataFrame:
         CONFLICT_ID: hash_,
     }
     return rows.select(*(value.alias(name) for name, value in values.items()))
-
-
-def append_conflicts(spark: SparkSession, table: Location, rows: DataFrame, mark: CommitMark) -> None:
-    """Append the rows that a table lacks, by their conflict ids: a run that died may have appended some."""
-    known = appended.read(spark, table, columns=[CONFLICT_ID]).select(CONFLICT_ID)
-    new = rows.join(known, on=CONFLICT_ID, how="left_anti").select(*rows.columns)
-    transaction = next_transaction(table, REPAIR_APP_ID, mark)
-    appended.append(new, table, transaction, even_if_empty=False)

@@ -18,9 +18,8 @@ from mergerepl.changes import (
 )
 from mergerepl.delta.marks import CommitMark
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.apply.conflict_log import info_rows, losing_rows
+from mergerepl.merge.apply.conflict_log import NamedEnd, append_conflicts, info_rows, losing_rows
 from mergerepl.merge.capture.record import Recorder
-from mergerepl.merge.repair.losers import NamedEnd, append_conflicts
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import PublishedField
 from mergerepl.replica.replica import Replica

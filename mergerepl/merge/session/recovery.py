@@ -42,7 +42,7 @@ from mergerepl.spark.plain import AGAIN, plain_errors
 from mergerepl.store.changeset import Changeset, drop, read_changeset, set_aside, staged_folders
 from mergerepl.store.lease import leases
 from mergerepl.store.location import Location
-from triggers.errors import FeedGapError
+from triggers.errors import FeedGapError, StagedColumnsError
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,9 @@ def recover(
 
     A session is identified by the subscriber's replid, since the folder may have moved. A session with another
     subscriber is finished at the publisher only: that subscriber may be out of reach, and its side waits for its next
-    session. If a table of the publisher now refuses its rows, it is given up. If the subscription has ended since, only
-    the publisher's side is finished.
+    session. If a table of the publisher now refuses its rows, it is given up; so is one whose rows have columns that the
+    publisher's user renamed or dropped since: what it did not write is sent under the new columns. If the subscription has
+    ended since, only the publisher's side is finished.
 
     Raises: EnumerationError if a replica is older than the session that was staged against it; UnfinishedSessionError.
     """
@@ -78,11 +79,12 @@ def recover(
             try:
                 roll_forward(spark_of, changeset, publisher, subscriber, is_ours=is_ours, engine=engine)
             except UnfinishedSessionError as error:
-                if is_ours or not is_refused_by(spark_of(), changeset, publisher, PUBLISHER):
-                    raise
-                # Another subscriber's session. It would block this subscriber for good.
-                log.warning("%s It is given up, so that others can go on.", error.message)
-                give_up(changeset, publisher, None, spark_of)
+                if not _has_other_columns(error, publisher):
+                    if is_ours or not is_refused_by(spark_of(), changeset, publisher, PUBLISHER):
+                        raise
+                    # Another subscriber's session. It would block this subscriber for good.
+                    log.warning("%s It is given up, so that others can go on.", error.message)
+                give_up(changeset, publisher, subscriber if is_ours else None, spark_of)
                 continue
             rolled += 1
         if not is_subscribed:
@@ -90,6 +92,11 @@ def recover(
             drop(folder)
     _drop_stale_pointers(publisher, subscriber)
     return rolled
+
+
+def _has_other_columns(error: UnfinishedSessionError, publisher: Replica) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, StagedColumnsError) and cause.facts["replica"] == str(publisher.root)
 
 
 def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
