@@ -22,7 +22,6 @@ from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder, RowCounts
 from mergerepl.merge.capture.windows import article_window, filter_columns, windows_beside
-from mergerepl.merge.schema.dropped import log_dropped_values
 from mergerepl.merge.schema.moves import Follower, Move
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import Definition
@@ -139,6 +138,9 @@ def _moved(
     after = info
     dropped = move.dropped(definition)
     if dropped and not at.is_publisher:
+        # It loads pyspark.
+        from mergerepl.merge.schema.dropped import log_dropped_values
+
         log_dropped_values(recorder, replica, article, dropped, move.definition.version)
     if move.definition is not definition:
         failpoint("schema.before_record")
