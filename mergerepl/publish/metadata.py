@@ -176,7 +176,7 @@ def forget_metadata(run: ApplyRun, replica: ReplicaState, nicknames: Sequence[in
     for name in _TABLES:
         path = replica.root / FOLDER / name
         if head_version(path) > 0:
-            delete_runs_after(run.spark, path, through_seq_inclusive=replica.info.last_seq)
+            delete_runs_after(path, through_seq_inclusive=replica.info.last_seq)
             delete_where(run.spark, path, F.col(TABLENICK).isin(*nicknames), DELETE_APP_ID)
         failpoint("initialise.forgetting")
     there = Replica(replica.root)

@@ -32,11 +32,10 @@ from mergerepl.changes import (
 )
 from mergerepl.delta import appended
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, arrow_refusals
-from mergerepl.delta.tables import compact
+from mergerepl.delta.tables import compact, delete_rows
 from mergerepl.errors import MergeReplError
 from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.model.article import ImageColumn, PublishedArticle
-from mergerepl.replica.application_ids import DELETE_APP_ID
 from mergerepl.replica.cleaned import remove_dead
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.expression_cost import query_parameter
@@ -352,9 +351,9 @@ def _hold_at_most(folder: Location, rows: int) -> bool:
     return all(count is not None and count <= rows for count in counts)
 
 
-def delete_runs_after(spark: SparkSession, table: Location, *, through_seq_inclusive: int) -> bool:
-    """Remove runs that a crash left after the last committed one. Returns True if it removed any."""
-    return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive, DELETE_APP_ID)
+def delete_runs_after(table: Location, *, through_seq_inclusive: int) -> None:
+    """Remove runs that a crash left after the last committed one: whole files, which are not rewritten. No engine."""
+    delete_rows(table, where=f"{SEQ} > {through_seq_inclusive}")
 
 
 def compact_when_due(

@@ -22,7 +22,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, open_table, read_columns, read_version, transaction_version
 from mergerepl.delta.update_keys import update_keys
 from mergerepl.failpoints import failpoint
-from mergerepl.frames import DataFrame, F, is_in_process, on_spark
+from mergerepl.frames import DataFrame, F, is_in_process
 from mergerepl.merge.apply.side import append_run, next_seq, run_tables
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle
@@ -331,15 +331,12 @@ def commit_changes(
     return after
 
 
-def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, info: ReplicaInfo) -> bool:
-    """Remove runs that a crashed capture appended without reaching its commit point. Returns True if it removed any."""
-    found = False
+def remove_leftovers(replica: Replica, info: ReplicaInfo) -> None:
+    """Remove runs that a crashed capture appended without reaching its commit point. Starts no engine."""
     replica.drop_uncounted_generations()
     for path in run_tables(replica.root):
         if transaction_version(path, RUN_APP_ID) > info.last_seq:
-            with on_spark():
-                found = delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
-    return found
+            delete_runs_after(path, through_seq_inclusive=info.last_seq)
 
 
 def upserted(genhistory: Sequence[Generation], rows: Sequence[Generation]) -> list[Generation]:

@@ -98,7 +98,7 @@ class Recorder:
         from mergerepl.merge.capture.partitions import Capturing, filtered_publications, with_memberships
 
         replica, priorities = self.replica, self.priorities
-        remove_leftovers(lambda: choice.spark, replica, info)
+        remove_leftovers(replica, info)
         genhistory = replica.genhistory(from_generation_exclusive=last_sent(replica, priorities))
         captured: list[CapturedArticle] = []
         filtered = filtered_publications(replica, list(priorities))

@@ -178,7 +178,7 @@ def record(
             ]
             at = Capturing(replica, genhistory, info, EngineChoice(uses_arrow=False, spark_of=lambda: spark))
             joined = list(with_memberships(at, filtered, captured))
-        remove_leftovers(lambda: spark, replica, info)
+        remove_leftovers(replica, info)
         commit_changes(replica, joined or captured, genhistory, info)
     finally:
         for item in joined:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import GENERATION, PARTCHANGEGEN, ROW, ROWGUID
-from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.failpoints import failpoint
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.capture.capture import CapturedArticle, commit_changes, open_generation, remove_leftovers
@@ -136,8 +135,7 @@ def _append_moves(
             )
         if not captured:
             return info.last_seq
-        choice = EngineChoice(uses_arrow=False, spark_of=lambda: spark)
-        remove_leftovers(lambda: choice.spark, publisher, info)
+        remove_leftovers(publisher, info)
         return commit_changes(publisher, captured, genhistory, info).last_seq
     finally:
         kept.release()

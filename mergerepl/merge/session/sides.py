@@ -292,7 +292,7 @@ def committed_sides(sides: dict[str, SideState], choice: EngineChoice) -> dict[s
     """Append the captured changes and close the generations (make_generation), on both sides concurrently."""
 
     def commit(side: SideState) -> SideState:
-        remove_leftovers(lambda: choice.spark, side.replica, side.info)
+        remove_leftovers(side.replica, side.info)
         done = planned(side)
         info = commit_changes(side.replica, done.captured, done.genhistory, side.info)
         saved = {item.generation.guidsrc for item in done.captured if item.generation is not None}
