@@ -1,6 +1,7 @@
 """Command types, their parameters, the texts of commands and of generated procedures."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,38 @@ def test_a_key_change_by_scall_sends_the_new_key_and_its_bit() -> None:
     given = Arguments(new=["8", "NULL", "NULL", "NULL"], pk=["7"], bitmap=b"\x01")
     command = CommandType.parse("SCALL", UPDATE)
     assert call_text(command, "p", given) == "{CALL [p] (8,,,,7,0x01)}"
+
+
+@pytest.mark.parametrize(
+    ("operation", "versions", "expected", "parameters"),
+    [
+        (INSERT, (None, b"\x02"), "(7,'N',12.50,'x',0x02)", "c1 c2 new_version"),
+        (
+            UPDATE,
+            (b"\x01", b"\x02"),
+            "(7,'N',12.50,'x',7,0x04,0x01,0x02)",
+            "c1 c2 pkc1 bitmap old_version new_version",
+        ),
+        (DELETE, (b"\x01", None), "(7,0x01)", "pkc1 old_version"),
+    ],
+)
+def test_vcall_sends_the_versions_of_the_row(
+    operation: Operation, versions: tuple[bytes | None, ...], expected: str, parameters: str
+) -> None:
+    command = CommandType.stored("VCALL", operation)
+    assert call_text(command, "p", replace(ORDER, versions=versions)) == f"{{CALL [p] {expected}}}"
+    assert command.parameters(2, 1) == parameters.split()
+
+
+def test_procedures_of_vcall_set_a_row_whether_it_is_there_or_not() -> None:
+    methods = dict.fromkeys(("ins_cmd", "upd_cmd", "del_cmd"), "VCALL")
+    shape = publications.shape(("id", "qty"), ("int", "int"), ("id",), **methods)
+    sets = "WHEN MATCHED THEN UPDATE SET\n  t.`id` = s.c1,\n  t.`qty` = s.c2\n"
+    for operation in (INSERT, UPDATE):
+        text = procedure_text(shape, operation, "/s/t")
+        assert f"s.c1\n{sets}WHEN NOT MATCHED THEN INSERT (`id`, `qty`) VALUES (s.c1, s.c2);" in text
+        assert "raise_error" not in text
+    assert "`id` = s.pkc1\nWHEN MATCHED THEN DELETE;" in procedure_text(shape, DELETE, "/s/t")
 
 
 def test_the_statements_of_sql() -> None:
