@@ -195,6 +195,7 @@ def versions_but_history(folder: Path) -> dict[str, int]:
 def subscriptions_but_endings(replica: Replica) -> list[SubscriptionRow]:
     """Return the subscriptions of a replica without how their last sessions ended."""
     ended = {"last_sync_date": None, "last_sync_status": 0, "last_sync_summary": "", "failures": 0}
+    ended |= {"last_error_class": None}
     return [replace(row, **ended) for row in replica.control.rows(catalog.SUBSCRIPTIONS)]
 
 

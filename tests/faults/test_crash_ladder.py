@@ -21,6 +21,7 @@ from tests.faults.ladder import (
     LADDER,
     LATE,
     MAPPED,
+    PARTITION_CHANGED,
     QUIET,
     REINITIALISED,
     ROOT,
@@ -70,6 +71,7 @@ NOT_A_STEP = {
     "give_up._own_resolutions",
     "side.append_side_run",
     "conflict_log._append",
+    "conflict_log.append_conflicts",
     # Nothing of it counts before the manifest.
     "article.stage_article",
     "stage_partitioned.stage_partitioned",
@@ -99,7 +101,16 @@ UNDONE_TOGETHER = {
 
 def test_the_ladder_names_every_failpoint() -> None:
     assert [point for point in LADDER if point in SOME] == [*SOME]
-    apart = {*CAPTURED_BEFORE, *LATE, *MAPPED, *GIVEN_UP, *QUIET, *CLEANED, *REINITIALISED}
+    apart = {
+        *CAPTURED_BEFORE,
+        *LATE,
+        *MAPPED,
+        *GIVEN_UP,
+        *QUIET,
+        *CLEANED,
+        *REINITIALISED,
+        *PARTITION_CHANGED,
+    }
     assert {*LADDER} | apart == named_points()
 
 
