@@ -119,7 +119,9 @@ def test_a_write_just_before_the_alter_says_nothing_of_the_column(
         assert star.tables(name)["north"] == star.tables(name)["south"] == star.tables(name)["hq"]
 
 
-def test_a_column_of_the_subscribers_own_is_left_out_and_one_of_that_name_and_another_type_stops_it(star: Star) -> None:
+def test_a_column_of_the_subscribers_own_is_left_out_and_one_of_that_name_and_another_type_stops_it(
+    star: Star,
+) -> None:
     star.add("north", "own")
     star.add("south", "c", "long")
     north, south = star.sync()

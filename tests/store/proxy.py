@@ -78,6 +78,8 @@ class Proxy:
         self.requests: list[Request] = []
         self.rule: Rule | None = None
         self._connections: set[object] = set()
+        # A store checks a condition and writes in one step; moto lets another request pass between both.
+        self._conditional = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
@@ -172,7 +174,12 @@ class Proxy:
         dropped |= set(CONDITIONS) if fault.is_stripped else set()
         kept = [f"{name}: {value}" for name, value in headers if name not in dropped]
         text = "\r\n".join([first, *kept, f"content-length: {len(body)}", "connection: close", "", ""])
-        answer = await self._ask(text.encode("latin-1") + body)
+        message = text.encode("latin-1") + body
+        if request.kind == "PUT-IF":
+            async with self._conditional:
+                answer = await self._ask(message)
+        else:
+            answer = await self._ask(message)
         request.status = int(answer.split(b" ", 2)[1])
         if fault.after is not None:
             await asyncio.to_thread(fault.after)
