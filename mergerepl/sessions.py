@@ -447,19 +447,18 @@ def _deliveries(
     item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool, dry_run: bool
 ) -> Iterator[SessionResult]:
     from mergerepl.transactional import agents
-    from mergerepl.transactional.catalog import distributor_at, subscriptions_of
+    from mergerepl.transactional.catalog import distributor_at, required, subscriptions_of
     from mergerepl.transactional.distributor import Distributor
 
     root = item.publisher
     uploads: dict[str, PhaseCounts] = {}
     stopped: dict[str, MergeReplError] = {}
     if not dry_run:
-        for name, row in subscriptions_of(
-            distributor_at(root), subscriber=item.subscriber, publication=item.publication
-        ):
+        store = required(root)
+        for name, row in subscriptions_of(store, subscriber=item.subscriber, publication=item.publication):
             # Before the log is read: what the publisher takes is in the same sync.
             try:
-                queue = partial(agents.read_queue, distributor_at(root), name, row, agents.spark_of(None))
+                queue = partial(agents.read_queue, store, name, row, agents.spark_of(None))
                 sent = _saying_who_works(lambda wait_s, run=queue: run(lock_wait_s=wait_s), progress)  # type: ignore[misc]
             except MergeReplError as error:
                 stopped[row.subscription_guid] = error

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mergerepl.failpoints import FailpointError
+from mergerepl.store.location import Location
 from mergerepl.systables.tracking import FOLDER
 from mergerepl.tracking import counters
 from mergerepl.tracking.errors import TrackingError
@@ -117,7 +118,7 @@ def test_counters_of_another_version_are_refused(root: Path) -> None:
 
 
 def test_a_folder_without_tracking_is_left_alone(tmp_path: Path) -> None:
-    sweep_root(tmp_path)
+    sweep_root(Location.of(tmp_path))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(TrackingError, match="has no tracked tables"):
         counters.begin(tmp_path)
