@@ -440,7 +440,8 @@ class Project(Caller):
 
         Merge: the rows that differ are made the publisher's, all metadata begins again. So a subscription goes on that has
         expired, or whose replica was restored from an older copy. Rows that are taken from the subscriber are exported
-        first, to Delta tables below its `_mergerepl/unsent`. Transactional: a new snapshot replaces the rows of all tables.
+        first, to Delta tables below its `_mergerepl/unsent`. Transactional: a new snapshot replaces the rows of all tables;
+        chosen ones are made equal to the publisher's at the subscriber's position.
 
         Args:
             replicas: Names.
@@ -448,7 +449,7 @@ class Project(Caller):
             upload_first: Compare changes that the subscriber has not sent with the publisher's rows; the resolver decides
                 where they differ, and what loses is logged. Merge only.
             discard_local: Give them up. Without either there must be none. Merge only.
-            table: Names of articles; empty for all. The others are synchronized first. Merge only.
+            table: Names of articles; empty for all. In a merge publication the others are synchronized first.
             dry_run: Only count.
             progress: Receives the steps.
 

@@ -203,7 +203,8 @@ def reinit(
     In a merge publication only rows that differ are written, and readers never meet an empty table. A subscriber goes on
     that has expired, or was restored from an older copy. Its changes that were not sent are compared with the publisher's
     rows (--upload-first) or given up (--discard-local); rows that are taken away are exported to _mergerepl/unsent first.
-    In a transactional one a new snapshot replaces all rows.
+    In a transactional publication a new snapshot replaces all rows; with --table one article gets the rows of the
+    subscriber's position.
 
     Example:
       mergerepl reinit north --dry-run

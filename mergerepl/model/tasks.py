@@ -219,7 +219,7 @@ class CleanupResult(HtmlResult):
 
 @dataclass(frozen=True)
 class Reinit:
-    """The rows of one merge article that a reinitialisation wrote (or would write).
+    """The rows of one article that a reinitialisation wrote (or would write).
 
     `inserts`, `updates` and `deletes` are at the subscriber, `uploaded` rows at the publisher. `unsent` changes of the
     subscriber differed from the publisher's rows; `conflicts` of them were decided, and what lost was logged. `kept` rows
@@ -245,7 +245,7 @@ class Reinit:
 
 @dataclass(frozen=True)
 class ReinitResult(HtmlResult):
-    """The subscribers that were filled again; `articles` of merge publications. A dry run states the plan."""
+    """The subscribers that were filled again; `articles` of merge publications, and chosen ones. A dry run plans."""
 
     subscribers: tuple[str, ...]
     articles: Listing[Reinit] = field(default_factory=lambda: Listing(()))

@@ -393,10 +393,10 @@ def reinit(
                 f"{publishers[0].name} publishes: name the subscribers, or choose all of them (--all)."
             )
         raise ConfigurationError(NO_SUBSCRIPTION)
-    if one_way and (upload_first or tables):
+    if one_way and upload_first:
         raise ConfigurationError(
-            f"{one_way[0].publisher.name} is transactional: its subscribers send nothing, and all their tables are filled "
-            "again. Leave out `upload_first` and `table`."
+            f"{one_way[0].publisher.name} is transactional: what its subscribers queued is sent in any case. Leave out "
+            "`upload_first`."
         )
     names: list[str] = []
     articles: list[Reinit] = []
@@ -412,6 +412,11 @@ def reinit(
         from mergerepl.products import transactional
 
         for each in one_way:
+            if tables:
+                of_tables = transactional.reinit_articles(each, [*tables], dry_run=dry_run)
+                articles += of_tables
+                names += dict.fromkeys(one.subscriber for one in of_tables)
+                continue
             done = rehearsed(dry_run, partial(transactional.reinit, each))
             done = (each.subscriber or "",) if done is REHEARSED else done
             names += filter(None, done)

@@ -20,6 +20,7 @@ from mergerepl.model.tasks import (
     Captured,
     CleanupResult,
     Pending,
+    Reinit,
     Repair,
     Run,
     Status,
@@ -189,6 +190,30 @@ def reinit(item: Distribution) -> tuple[str, ...]:
     return Distributor(item.publisher, lock_wait_s=WAIT_S.get()).reinit(
         subscriber=item.subscriber, publication=item.publication
     )
+
+
+def reinit_articles(item: Distribution, tables: Sequence[str], *, dry_run: bool) -> list[Reinit]:
+    """Fill some articles of subscribers again; the others stay."""
+    done = Distributor(item.publisher, lock_wait_s=WAIT_S.get()).reinit_articles(
+        *tables, subscriber=item.subscriber, publication=item.publication, dry_run=dry_run
+    )
+    return [
+        Reinit(
+            each.publication,
+            each.subscriber,
+            each.article,
+            each.inserts,
+            each.updates,
+            each.deletes,
+            uploaded=0,
+            conflicts=0,
+            unsent=0,
+            kept=0,
+            kept_at=None,
+            examples=(),
+        )
+        for each in done
+    ]
 
 
 def resume(root: Location, name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,6 +42,7 @@ from mergerepl.transactional.refusals import TransactionalUsageError, require_st
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mergerepl.filters.chosen_rows import ChosenRows
     from mergerepl.model.results import ArticleValidation
     from mergerepl.model.tasks import CleanupResult, Pending, Repair, StatusWarning
     from mergerepl.systables.transactional import SubscriptionRow
@@ -335,21 +336,70 @@ class Distributor(Caller):
             has to begin again; CommitConflictError (run again).
         """
         from mergerepl.filters.chosen_rows import ChosenRows
-        from mergerepl.transactional.repairing import repair_one
 
         load_procedures(procedures)
         chosen = ChosenRows(table, key, where)
+        found = self._subscriptions(subscriber, publication)
+        return Listing(self._repaired(found, chosen, "repair", dry_run, makes_missing=False))
+
+    def _repaired(
+        self,
+        subscriptions: Iterable[tuple[DistributionStore, str, SubscriptionRow]],
+        chosen: ChosenRows,
+        purpose: str,
+        is_dry: bool,
+        *,
+        makes_missing: bool,
+    ) -> list[Repair]:
+        from mergerepl.transactional.repairing import repair_one
+
         done: list[Repair] = []
-        for store, name, row in self._subscriptions(subscriber, publication):
+        for store, name, row in subscriptions:
             at = Location.of(row.subscriber)
             with (
                 plain_errors("a subscriber was repaired"),
-                lease(at, purpose="repair", wait_s=max(LOCK_WAIT_S, self.lock_wait_s)),
+                lease(at, purpose=purpose, wait_s=max(LOCK_WAIT_S, self.lock_wait_s)),
             ):
                 # The row may have changed before we held the subscriber.
                 now = store.subscription(row.subscription_guid)
                 if now is not None:
-                    done += repair_one(store, name, now, chosen, self._session(), is_dry=dry_run)
+                    session = self._session()
+                    done += repair_one(
+                        store, name, now, chosen, session, is_dry=is_dry, makes_missing=makes_missing
+                    )
+        return done
+
+    def reinit_articles(
+        self,
+        *tables: str,
+        subscriber: Root | None = None,
+        publication: str | None = None,
+        dry_run: bool = False,
+    ) -> Listing[Repair]:
+        """Fill some articles of subscriptions again, as `repair` does; a table that is gone is created.
+
+        The other articles and the position stay: no command is skipped. So the publisher's version at the position must
+        still be readable.
+
+        Raises: ConfigurationError for an unknown article; TransactionalError 21074 if a subscription or a table has
+            to begin again with all articles.
+        """
+        from mergerepl.filters.chosen_rows import ChosenRows
+        from mergerepl.systables.transactional import QUEUED
+
+        found = [*self._subscriptions(subscriber, publication)]
+        for store, _, row in found:
+            if row.update_mode == QUEUED:
+                raise TransactionalUsageError(
+                    f"Subscriber '{row.subscriber}' is updatable: its queue begins with all its tables. Nothing was "
+                    "changed. Leave out the article: `reinit` sends its edits first."
+                )
+            known = [each.article for each in store.articles(row.publication_id)]
+            for table in tables:
+                ChosenRows(table).tables(known)
+        done: list[Repair] = []
+        for table in tables:
+            done += self._repaired(found, ChosenRows(table), "reinit", dry_run, makes_missing=True)
         return Listing(done)
 
     def reinit(self, *, subscriber: Root | None = None, publication: str | None = None) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ from pyspark.sql import functions as F
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import (
     Transaction,
+    create_table,
     head_version,
+    is_delta_table,
     lost_commits,
     marked_session,
     merge_into,
@@ -41,6 +43,7 @@ from mergerepl.transactional.distribution import Agent
 from mergerepl.transactional.position import REPAIR, position_of
 from mergerepl.transactional.refusals import CHECK_BROKEN, DUPLICATE, EXPIRED, NOT_FOUND, TransactionalError
 from mergerepl.transactional.row_rules import refusing_rule
+from mergerepl.transactional.snapshot import rows_at, subscriber_table
 from mergerepl.transactional.validation import Difference, Expected, differing, expected_of, validate_one
 
 _OF_ROWS = (NOT_FOUND, DUPLICATE, EXPIRED)
@@ -74,15 +77,19 @@ def repair_one(
     spark: SparkSession,
     *,
     is_dry: bool,
+    makes_missing: bool = False,
 ) -> list[Repair]:
     """Repair the chosen rows of one subscription, then compare it. The caller holds the subscriber.
+
+    `makes_missing`: a table that is gone is created first.
 
     Raises: As `Distributor.repair`.
     """
     position = position_of(distributor, row, has_to_go_on=False)
     wanted = _chosen_articles(chosen, expected_of(distributor, row, position))
+    missing = [each for each in wanted if makes_missing and not is_delta_table(each.table)]
     for each in wanted:
-        if not each.can_be_compared:
+        if each not in missing and not each.can_be_compared:
             name, root = each.article.article, str(Location.of(row.subscriber))
             raise TransactionalError(
                 EXPIRED,
@@ -90,11 +97,19 @@ def repair_one(
                 subscriber=root,
                 article=name,
             )
+    for each in missing if not is_dry else ():
+        new = subscriber_table(each.source, each.version, each.article)
+        create_table(each.table, new, CommitMark(row.subscription_guid, f"{REPAIR}:{uuid.uuid4()}"))
+        failpoint("repair.after_create")
     if not is_dry:
         position = _finished(distributor, publication, row, position, spark)
         wanted = _chosen_articles(chosen, expected_of(distributor, row, position))
     done = []
     for each in wanted:
+        if not is_delta_table(each.table):
+            rows = rows_at(spark, each.source, each.version, each.article).count()
+            done.append(Repair(publication, row.subscriber, each.article.article, rows, 0, 0, ()))
+            continue
         found = _write(spark, row, each, chosen, is_dry=is_dry)
         counts = found.counts
         done.append(

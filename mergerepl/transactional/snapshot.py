@@ -14,6 +14,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import retention_properties, set_properties
 from mergerepl.delta.tables import (
+    NewTable,
     Transaction,
     create_table,
     head_version,
@@ -191,17 +192,8 @@ def rows_at(spark: SparkSession, source: Location, version: int, article: Shape)
     return rows.select(*(F.col(quote(name)) for name in article.columns))
 
 
-def _copy(
-    spark: SparkSession,
-    source: Location,
-    version: int,
-    table: Location,
-    article: Shape,
-    transaction: Transaction,
-    *,
-    keeps_columns: bool,
-) -> int:
-    """Give a table the rows of an article in one commit, and return its version; a missing table is created."""
+def subscriber_table(source: Location, version: int, article: Shape) -> NewTable:
+    """Return the table to create at a subscriber for an article of a version of its source."""
     state = open_table(source, version)
     new = replica_table(
         state,
@@ -214,8 +206,23 @@ def _copy(
         {**each, "metadata": {k: v for k, v in each["metadata"].items() if k != "delta.generationExpression"}}
         for each in new.fields
     ]
+    return replace(new, fields=fields)
+
+
+def _copy(
+    spark: SparkSession,
+    source: Location,
+    version: int,
+    table: Location,
+    article: Shape,
+    transaction: Transaction,
+    *,
+    keeps_columns: bool,
+) -> int:
+    """Give a table the rows of an article in one commit, and return its version; a missing table is created."""
+    new = subscriber_table(source, version, article)
     if not is_delta_table(table):
-        create_table(table, replace(new, fields=fields), transaction.mark)
+        create_table(table, new, transaction.mark)
     rows = by_partition(rows_at(spark, source, version, article), new.partition_columns)
     return overwrite(
         rows, table, transaction, partition_columns=new.partition_columns, keeps_columns=keeps_columns

@@ -548,6 +548,7 @@ TRANSACTIONAL = [
     Case("Distributor.skip", None, lambda w: tr.Distributor(w.path("source")).skip("0x" + "0" * 20)),
     of_distributor("cleanup"),
     of_distributor("reinit"),
+    of_distributor("reinit_articles", "items"),
 ]
 
 STORIES = {"merge": MERGE, "cdc": CDC, "tracking": TRACKING, "transactional": TRANSACTIONAL}
