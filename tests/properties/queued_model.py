@@ -16,7 +16,7 @@ import random
 from dataclasses import dataclass, field
 
 KEYS = "abc"
-ALL, LEFT_OUT, UNREAD = "sent like all others", "originator left out", "left out where nothing is unread"
+ALL, LEFT_OUT, UNREAD = "sent like all others", "originator left out", "left out where an edit is unread"
 """The rules of what an originator gets of its own transactions."""
 
 Row = int | None
