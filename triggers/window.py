@@ -189,7 +189,7 @@ def _refuse_own_steps(at: ArticleTable, window: "FeedWindow") -> None:
 def user_changes(window: "FeedWindow", at: ArticleTable, *, is_late: bool) -> "list[Commit]":
     """Return the commits that count as changes by users for an article, including those marked by another product.
 
-    What sessions wrote for an article of another publication is a change.
+    A commit of a session for an article of another publication is a change.
 
     A session that finishes a replica moves the captured version past its own MERGEs. MERGEs of a session that was
     abandoned before that are missing from metadata: they count as user changes.

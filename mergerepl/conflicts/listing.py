@@ -7,7 +7,7 @@ delete has none), the winning one is an image in MSmerge_contents, chosen by its
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
 from itertools import chain
@@ -216,13 +216,7 @@ def conditions_of(replica: Replica, chosen: ConflictFilter) -> list[str] | None:
             return None
         beginnings = " or ".join(f"conflict_id like '{each}%'" for each in wanted)
         conditions.append(f"({beginnings})")
-    if chosen.types:
-        conditions.append(f"conflict_type in ({', '.join(str(int(each)) for each in chosen.types)})")
-    for moment, sign in ((chosen.since, ">="), (chosen.until, "<")):
-        if moment is not None:
-            conditions.append(f'"MSrepl_create_time" {sign} {timestamp_literal(moment)}')
-    if chosen.column is not None:
-        conditions.append(f"array_has(columns, {text_literal(chosen.column)})")
+    conditions += conditions_of_rows(chosen, created='"MSrepl_create_time"')
     if chosen.resolver is not None:
         conditions.append(f"resolver = {text_literal(chosen.resolver)}")
     if chosen.status is not None:
@@ -234,6 +228,17 @@ def conditions_of(replica: Replica, chosen: ConflictFilter) -> list[str] | None:
         # NULL where the source of a conflict is not noted.
         conditions.append(f"{'not ' * is_open}coalesce({is_settled}, false)")
     return conditions
+
+
+def conditions_of_rows(chosen: ConflictFilter, *, created: str) -> Iterator[str]:
+    """Yield the SQL conditions of the choice by type, time and column; `created` is the column with the time."""
+    if chosen.types:
+        yield f"conflict_type in ({', '.join(str(int(each)) for each in chosen.types)})"
+    for moment, sign in ((chosen.since, ">="), (chosen.until, "<")):
+        if moment is not None:
+            yield f"{created} {sign} {timestamp_literal(moment)}"
+    if chosen.column is not None:
+        yield f"array_has(columns, {text_literal(chosen.column)})"
 
 
 def _records(replica: Replica, rows: Sequence[ConflictRow]) -> tuple[ConflictRecord, ...]:

@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC
 
-from mergerepl.delta.sql_text import text_literal, timestamp_literal
+from mergerepl.conflicts.listing import conditions_of_rows
+from mergerepl.delta.sql_text import text_literal
 from mergerepl.delta.tables import Row, count_rows, is_delta_table, read_rows
 from mergerepl.model.conflicts import ConflictCount, ConflictFilter, ConflictRecord, ConflictStatus
 from mergerepl.store.location import Location
@@ -81,14 +82,7 @@ def _conditions(chosen: ConflictFilter) -> str | None:
         found.append(
             "(" + " or ".join(f"starts_with(conflict_id, {text_literal(each)})" for each in ids) + ")"
         )
-    if chosen.types:
-        found.append(f"conflict_type in ({', '.join(str(int(each)) for each in chosen.types)})")
-    for moment, sign in ((chosen.since, ">="), (chosen.until, "<")):
-        if moment is not None:
-            found.append(f"created {sign} {timestamp_literal(moment)}")
-    if chosen.column is not None:
-        found.append(f"array_has(columns, {text_literal(chosen.column)})")
-    return " and ".join(found)
+    return " and ".join([*found, *conditions_of_rows(chosen, created="created")])
 
 
 def _record(root: Location, row: Row) -> ConflictRecord:

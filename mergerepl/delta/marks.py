@@ -147,7 +147,7 @@ def apply_step(side: str, nickname: int, round_: int) -> str:
 def is_own_of_merge(mark: CommitMark | None, replid: str, nickname: int | None = None) -> bool:
     """Whether merge replication wrote a commit at this replica, so that capture leaves it out; fences have no rows.
 
-    `nickname`: the article that captures. What a session wrote for another article of the table is a change.
+    `nickname`: the article that captures. A commit of a session for another article of the table is a change.
     """
     if mark is None or mark.kind == FENCE:
         return mark is not None

@@ -92,7 +92,7 @@ _logs: dict[Location, tuple[Line, OwnLog]] = {}
 
 _MOST_LOGS = 1000
 _transactions: dict[Location, tuple[list[Any] | None, OwnLog]] = {}
-"""Of users' tables: what `as_seen` returned at a version, and the transactions until then. The last one used comes last."""
+"""A user's table -> the value of `as_seen` at a version, and the transactions until then. The last one used comes last."""
 
 
 def log_of(table: Location, version: int) -> OwnLog | None:

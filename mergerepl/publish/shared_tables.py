@@ -1,6 +1,6 @@
 """Tables that two publications of one publisher have: what goes together, and what is refused by name.
 
-Each article has metadata of its own. What sessions of the other publication write to the table counts as a change made
+Each article has metadata of its own. Rows that sessions of the other publication write to the table count as changes made
 at the publisher (docs/decisions/0126).
 """
 

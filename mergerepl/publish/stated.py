@@ -270,7 +270,7 @@ def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]
         filters = filters_of(publication, tables)
     if stored.active:
         before = stored_filters(stored.row)
-        # Of an article that no subscriber has yet, an interrupted run may have stored no filter.
+        # An interrupted run may have stored no filter of an article that no subscriber has yet.
         check_filters_unchanged(
             before, filters, [name for name, row in known.items() if _is_given(stored, row)]
         )

@@ -92,7 +92,7 @@ class Replica:
         tables; PublicationError if they are of another version.
         """
         try:
-            # Who looks at a register in a store knows that the root is there.
+            # A root in a store whose register is looked at is there.
             if look_of(self.root) is None or not self.control.exists(replinfo.TABLE):
                 self._require_folders()
         except OSError as error:

@@ -84,7 +84,7 @@ class Line:
         self.is_broken = False
         """Whether the root was seen to be another, such as one that was restored from a copy."""
         self.memory: dict[object, Any] = {}
-        """What was read of the system tables."""
+        """Facts that were read from the system tables."""
 
 
 @dataclass

@@ -269,12 +269,11 @@ class QueueReader(Ends):
         except (PySparkException, Py4JError) as error:
             if (rule := refusing_rule(error)) is None:
                 raise
-            raise TransactionalError(
+            raise self._stop(
+                article,
                 CHECK_BROKEN,
                 f"547: '{source}' refuses a row of article '{article.article}' that '{self.subscriber.root}' has: {rule}. "
                 "None of these edits was taken. Correct the row at the subscriber, or lift the rule; then run again.",
-                subscriber=str(self.subscriber.root),
-                article=article.article,
             ) from error
         return read_back(source, transaction, from_version_exclusive=plan.head)
 
@@ -368,35 +367,37 @@ class QueueReader(Ends):
             if now.get(name) != type_ or name not in there
         ]
         if lost:
-            raise TransactionalError(
+            raise self._stop(
+                article,
                 SCHEMA_CHANGED,
                 f"Article '{article.article}' at '{self.subscriber.root}': column '{lost[0]}' was dropped, renamed or got "
                 "another type at the publisher, and a subscriber that writes follows only added columns. Its edits are in "
                 f"its table; none was sent. {_AGAIN}",
-                subscriber=str(self.subscriber.root),
-                article=article.article,
             )
 
     def _refuse_doubles(self, spark: SparkSession, article: Shape, run: Run, found: Messages) -> None:
         table = self.table(article)
         rows = read_columns(spark, table, run.through, list(article.key_columns))
         if keys := twice(rows, found, article):
-            raise TransactionalError(
+            raise self._stop(
+                article,
                 DUPLICATE,
                 f"2627: '{table}' at the subscriber has a key more than once: {'; '.join(keys)}. None of these edits was "
                 "sent. Delete all rows of the key but one, then run again.",
-                subscriber=str(self.subscriber.root),
-                article=article.article,
             )
 
     def unreadable(self, article: Shape, why: str) -> TransactionalError:
         """21074: edits cannot be read any more. They are not overwritten."""
-        return TransactionalError(
+        return self._stop(
+            article,
             EXPIRED,
             f"The edits of article '{article.article}' at '{self.subscriber.root}' cannot be read: {why}. Nothing was sent "
             f"and nothing was applied there. {_AGAIN}",
-            subscriber=str(self.subscriber.root),
-            article=article.article,
+        )
+
+    def _stop(self, article: Shape, number: int, message: str) -> TransactionalError:
+        return TransactionalError(
+            number, message, subscriber=str(self.subscriber.root), article=article.article
         )
 
 

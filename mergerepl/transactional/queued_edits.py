@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
+from mergerepl.delta.appended import union_all
 from mergerepl.delta.feed.commit_changes import VERSION
 from mergerepl.delta.feed.net_changes import AFTER, BEFORE
 from mergerepl.delta.tables import Commit
@@ -38,6 +39,11 @@ _TAKEN = "is_taken"
 
 class UnreadableQueueError(Exception):
     """Why the edits of a table cannot be read, as a clause."""
+
+
+def _unreadable(reason: str) -> UnreadableQueueError:
+    """Return the error of a queue for the reason for which the log reader would pause a table."""
+    return UnreadableQueueError(reason.partition(" Its capture is paused")[0].rstrip("."))
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ def look(root: Location, source: LogReaderRow) -> SourceLook:
     """
     found = look_at(root, source, began_ns=_ALWAYS_NS, most=_MOST_COMMITS, on_gap=COMPARE)
     if found.paused is not None:
-        raise UnreadableQueueError(found.paused.reason.partition(" Its capture is paused")[0].rstrip("."))
+        raise _unreadable(found.paused.reason)
     return found
 
 
@@ -163,12 +169,9 @@ def messages(
         # Without a feed, the versions around the run are compared: no commit of ours lies between them.
         read = read_source(spark, root, source, on_gap=COMPARE)
     except PauseSource as error:
-        raise UnreadableQueueError(error.reason.partition(" Its capture is paused")[0].rstrip(".")) from error
+        raise _unreadable(error.reason) from error
     kept.frames += read.kept
-    rows = [_images(each, article, columns) for each in read.rows]
-    changes = rows[0]
-    for each in rows[1:]:
-        changes = changes.unionByName(each)
+    changes = union_all([_images(each, article, columns) for each in read.rows])
     key = [F.coalesce("new", "old").getField(f"c{columns.index(name) + 1}") for name in article.key_columns]
     types = changes.schema["new"].dataType
     assert isinstance(types, StructType)

@@ -117,7 +117,7 @@ MAPPED = (
 
 
 PARTITION_CHANGED = ("partition.after_group", "partition.before_row", "partition.after_row")
-"""Of a session that moves its subscriber to another partition."""
+"""Failpoints of a session that moves its subscriber to another partition."""
 
 
 QUIET = ("quiet.before_move",)

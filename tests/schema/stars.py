@@ -13,6 +13,24 @@ import mergerepl
 from tests.replacements import create_or_replace
 
 SUBSCRIBERS = {"north": 75.0, "south": 50.0, "east": 25.0}
+ARTICLES = ("by_row", "by_column")
+"""The articles of a star."""
+LADDER = (
+    "schema.before_record",
+    "schema.after_record",
+    "capture.before_replinfo",
+    "schema.after_capture",
+    "schema.before_alter",
+    "schema.after_alter",
+    "schema.before_capture",
+    "schema.before_articles",
+    "schema.before_published_version",
+    "schema.after_articles",
+    "stage.after_manifest",
+    "publisher.after_merge",
+    "subscriber.before_merge",
+)
+"""The failpoints of a session that follows columns."""
 Row = dict[str, Any]
 
 
@@ -74,17 +92,17 @@ class Star(Published):
     def write(self, replica: str, key: int, values: Mapping[str, str | None]) -> None:
         """Update a row of both tables."""
         stated = {name: "NULL" if value is None else f"'{value}'" for name, value in values.items()}
-        for name in ("by_row", "by_column"):
+        for name in ARTICLES:
             self.table(replica, name).update(stated, predicate=f"id = {key}")
 
     def delete(self, replica: str, key: int) -> None:
         """Delete a row of both tables."""
-        for name in ("by_row", "by_column"):
+        for name in ARTICLES:
             self.table(replica, name).delete(f"id = {key}")
 
     def add(self, replica: str, column: str, type_: str = "string") -> None:
         """Add a column to both tables."""
-        for name in ("by_row", "by_column"):
+        for name in ARTICLES:
             self.table(replica, name).alter.add_columns([Field(column, PrimitiveType(type_), True)])
 
     def replace(self, replica: str, rows: Sequence[Row], schema: pa.Schema) -> None:

@@ -14,24 +14,8 @@ from mergerepl.cli.main import main
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from tests.faults.deaths import dies
-from tests.schema.stars import Star
+from tests.schema.stars import ARTICLES, LADDER, Star
 
-ARTICLES = ("by_row", "by_column")
-LADDER = (
-    "schema.before_record",
-    "schema.after_record",
-    "capture.before_replinfo",
-    "schema.after_capture",
-    "schema.before_alter",
-    "schema.after_alter",
-    "schema.before_capture",
-    "schema.before_articles",
-    "schema.before_published_version",
-    "schema.after_articles",
-    "stage.after_manifest",
-    "publisher.after_merge",
-    "subscriber.before_merge",
-)
 SOME = ("schema.after_alter",)
 """Those at which every run of the tests stops a session."""
 

@@ -7,23 +7,10 @@ import pytest
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from tests.faults.deaths import dies
-from tests.schema.stars import Star
+from tests.schema.stars import ARTICLES, Star
+from tests.schema.stars import LADDER as FOLLOWING
 
-ARTICLES = ("by_row", "by_column")
-LADDER = (
-    "schema.before_alter",
-    "schema.after_alter",
-    "schema.before_capture",
-    "capture.before_replinfo",
-    "schema.before_record",
-    "schema.after_record",
-    "schema.after_capture",
-    "schema.before_articles",
-    "schema.after_articles",
-    "stage.after_manifest",
-    "publisher.after_merge",
-    "subscriber.before_merge",
-)
+LADDER = [each for each in FOLLOWING if each != "schema.before_published_version"]
 
 
 @pytest.fixture(scope="module")

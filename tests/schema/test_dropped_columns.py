@@ -8,10 +8,9 @@ from deltalake import write_deltalake
 
 import mergerepl
 from tests.faults.deaths import dies
-from tests.schema.stars import Star
+from tests.schema.stars import ARTICLES, Star
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-ARTICLES = ("by_row", "by_column")
 WITHOUT_B = pa.schema([("id", pa.int64()), ("a", pa.string())])
 LADDER = (
     "schema.before_record",

@@ -9,11 +9,10 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.cli.main import main
 from tests.faults.deaths import dies
-from tests.schema.stars import Star
+from tests.schema.stars import ARTICLES, Star
 from tests.schema_changes import MAPPED
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-ARTICLES = ("by_row", "by_column")
 LADDER = (
     "",
     "schema.before_record",

@@ -13,9 +13,8 @@ from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from tests.faults.deaths import dies
 from tests.replacements import create_or_replace
-from tests.schema.stars import Row, Star
+from tests.schema.stars import ARTICLES, Row, Star
 
-ARTICLES = ("by_row", "by_column")
 OLD = pa.schema([("id", pa.int64()), ("a", pa.string()), ("b", pa.string())])
 NEW = OLD.append(pa.field("c", pa.int32()))
 LADDER = (

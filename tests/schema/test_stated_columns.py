@@ -8,23 +8,10 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.errors import SchemaMismatchError
 from tests.faults.deaths import dies
-from tests.schema.stars import Star
+from tests.schema.stars import ARTICLES, Star
+from tests.schema.stars import LADDER as FOLLOWING
 
-ARTICLES = ("by_row", "by_column")
-LADDER = (
-    "schema.before_record",
-    "schema.after_record",
-    "capture.before_replinfo",
-    "schema.after_capture",
-    "schema.before_alter",
-    "schema.after_alter",
-    "schema.before_capture",
-    "schema.before_articles",
-    "schema.before_published_version",
-    "schema.after_articles",
-    "publisher.after_merge",
-    "subscriber.before_merge",
-)
+LADDER = [each for each in FOLLOWING if each != "stage.after_manifest"]
 
 
 def comment(star: Star, replica: str, column: str, text: str) -> None:

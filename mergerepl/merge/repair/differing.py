@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import PUBLISHER, ROW, ROWGUID, SUBSCRIBER
 from mergerepl.errors import PublicationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import KeyDifference
-from mergerepl.monitoring.compare_tables import HALVES, HASH, half_of_hash, row_hash
+from mergerepl.monitoring.compare_tables import HALVES, HASH, half_of_hash, key_hash, row_hash
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, KEY_PREFIX, MISSING, compared_rows
-from mergerepl.rows.images import all_true, comparable, image_type, readable, rowguid_of_image, stored_type
+from mergerepl.rows.images import all_true, image_type, readable, rowguid_of_image, stored_type
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept, broadcast_if_few
 
@@ -26,7 +26,7 @@ _MOST_DUPLICATES = 5
 _BUCKET = "mergerepl bucket"
 _FEWEST_BUCKETS = 64
 _ROWS_OF_BUCKET = 32
-"""Of both sides together: 100 scattered differences among 1,000,000 rows leave 3,200 of them to compare."""
+"""Rows of both sides: 100 scattered differences among 1,000,000 rows leave 3,200 of them to compare."""
 
 
 def key_columns(article: PublishedArticle) -> list[str]:
@@ -52,7 +52,10 @@ def without_equal(
     only the rows of buckets that differ are compared. Rows that both sides have twice alike count as equal.
     """
     buckets = max(_FEWEST_BUCKETS, count // _ROWS_OF_BUCKET)
-    of_rows = {side: each.withColumn(_BUCKET, _bucket(each, article, buckets)) for side, each in rows.items()}
+    of_rows = {
+        side: each.withColumn(_BUCKET, F.pmod(key_hash(article.identity, each.schema), F.lit(buckets)))
+        for side, each in rows.items()
+    }
     hashed = [
         each.select(
             _BUCKET,
@@ -73,13 +76,6 @@ def without_equal(
     return {
         side: each.join(of_few, on=_BUCKET, how="left_semi").drop(_BUCKET) for side, each in of_rows.items()
     }
-
-
-def _bucket(rows: DataFrame, article: PublishedArticle, buckets: int) -> Column:
-    keys = [comparable(F.col(quote(name)), rows.schema[name].dataType) for name in article.identity]
-    if article.rowguid_column is not None:
-        keys = [F.lower(key) for key in keys]
-    return F.pmod(F.xxhash64(*keys), F.lit(buckets))
 
 
 def with_images(rows: DataFrame, article: PublishedArticle) -> DataFrame:

@@ -33,7 +33,7 @@ from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SchemaChangeRow
 
 _KEPT_METADATA = ("comment", CHAR_VARCHAR)
-"""What a new column keeps of the publisher's; its default follows by a statement of its own."""
+"""The properties that a new column takes from the publisher's; a statement of its own sets the default."""
 
 log = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ class Failure:
     def of(cls, error: Mapping[str, Any], phase: str | None = None) -> "Failure":
         """Return the failure of an error's facts (`MergeReplError.details`).
 
-        Of articles that failed for different reasons, one that a schema change stops gives the class.
+        If articles failed for different reasons, an article that a schema change stops gives the class.
         """
         classes = [str(each["error"]) for each in error.get("articles", ())]
         stops = SchemaStoppedError.__name__
