@@ -192,7 +192,8 @@ def _says(side: str, field: Column) -> Column:
 def _changed(side: str, field: Column) -> Column:
     """True if a side changed a field: its last change there is not part of the other side's lineage.
 
-    A row-tracked article has one answer for the whole row: both sides changed it.
+    A row-tracked article has one answer for the whole row: both sides changed it. A version that was made while the
+    article was row-tracked has no colv1: it counts as changed in every column.
     """
     # A side that has the publication's row has its columns as well, until they are changed.
     is_published = lineage.version_of(F.col(f"{side}.{LINEAGE}"), F.lit(PUBLICATION)) > 0
@@ -204,4 +205,5 @@ def _changed(side: str, field: Column) -> Column:
     terms = (parameter_column(f"{ARTICLE}.{name}") for name in (FRESH_AFTER_OF[other], FLOOR))
     floor = lineage.known_floor(F.col(f"{other}.{BORN_GENERATION}"), *terms)
     is_known = lineage.is_covered(version, known, floor=floor)
-    return ~(F.col(f"{ARTICLE}.{COLUMN_TRACKING}") & is_known)
+    is_by_column = F.col(f"{side}.{COLV1}").isNotNull() | F.col(f"{side}.{DELETED}")
+    return ~(F.col(f"{ARTICLE}.{COLUMN_TRACKING}") & is_by_column & is_known)

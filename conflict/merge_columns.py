@@ -3,6 +3,9 @@
 The decision is a mask over encoded fields; `resolved_rows` picks the typed values by it. Pure. Rules: decisions/0005.
 """
 
+from functools import reduce
+from operator import and_
+
 from pyspark.sql.types import StructField, StructType
 
 from conflict.detect import (
@@ -132,7 +135,9 @@ def merged_colv(stamp: Column, *, is_any_made: bool, is_any_unknown: bool, field
         return F.when(has_entry, F.struct(side[FIELD].alias("key"), last.alias("value")))
 
     entries = fields.present(sides(fields, is_any_unknown=is_any_unknown), entry)
-    return F.when(F.col(f"{ARTICLE}.{COLUMN_TRACKING}"), F.map_from_entries(entries))
+    # On top of a version without colv1 every column counts as changed.
+    by_column = (F.col(f"{each}.{COLV1}").isNotNull() for each in (PUBLISHER, SUBSCRIBER))
+    return F.when(reduce(and_, by_column, F.col(f"{ARTICLE}.{COLUMN_TRACKING}")), F.map_from_entries(entries))
 
 
 def _later(one: Column, other: Column) -> Column:

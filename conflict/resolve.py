@@ -18,6 +18,7 @@ from mergerepl.changes import (
     BORN_GENERATION,
     BY_COLUMNS,
     CLOCK,
+    COLUMN_TRACKING,
     COLV1,
     DELETED,
     LINEAGE,
@@ -188,6 +189,7 @@ def _state(
         both = F.when(_is_merge(), joined).otherwise(lineage.with_version(joined, nickname, version))
     # A row that is restored after a delete has the winner's columns: the other side did not change columns.
     winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
+    winner_colv = F.when(F.col(f"{ARTICLE}.{COLUMN_TRACKING}"), winner_colv)
     stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
     colv = merged_colv(stamp, is_any_made=is_any_made, is_any_unknown=is_any_unknown, fields=fields)
     of_two = {
@@ -284,7 +286,7 @@ def _conflict_type() -> Column:
     kind = (
         F.when(one_deleted() & F.col(DELETED), int(ConflictType.UPDATE_DELETE_WINS))
         .when(one_deleted(), int(ConflictType.UPDATE_WINS_DELETE))
-        .when(F.col(f"{PUBLISHER}.{COLV1}").isNotNull(), int(ConflictType.COLUMN_UPDATE))
+        .when(F.col(f"{ARTICLE}.{COLUMN_TRACKING}"), int(ConflictType.COLUMN_UPDATE))
         .otherwise(int(ConflictType.UPDATE))
     )
     return F.when(is_conflict(), kind)

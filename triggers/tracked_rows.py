@@ -4,6 +4,7 @@ Merge session step: capture. Reads net changes and the metadata of their rows; w
 merge_replication.md 2.1 and 2.2.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
@@ -122,7 +123,7 @@ def tracked_rows(
         query_parameter(origin.clock, "bigint").alias(CLOCK),
         _changed_columns(article, image_type(net, AFTER)).alias(CHANGED_COLUMNS),
     )
-    columns = dict(_columns(is_written_out))
+    columns = dict(_columns(is_written_out, article.value_fields if article.column_tracking else ()))
     if article.needs_base:
         columns[BASE] = _published_row()
     if marks_known:
@@ -145,7 +146,7 @@ def _written_row() -> Column:
 
 
 @cached
-def _columns(is_written_out: bool) -> dict[str, Column]:
+def _columns(is_written_out: bool, fields: tuple[str, ...]) -> dict[str, Column]:
     unknown = F.when(F.col(EXISTED), lineage.published_lineage()).otherwise(lineage.empty_lineage())
     base = F.coalesce(F.col("known_lineage"), unknown)
     version = lineage.next_version(base, floor=F.col(CLOCK))
@@ -160,7 +161,7 @@ def _columns(is_written_out: bool) -> dict[str, Column]:
         .when(is_update, updated.born_generation)
         .otherwise(inserted.born_generation),
         LINEAGE: lineage.with_version(base, F.col(NICKNAME), version, is_written_out=is_written_out),
-        COLV1: _colv(version),
+        COLV1: _colv(version, fields),
         PRIORITY: F.col(ORIGIN_PRIORITY),
         # Who writes a row has all columns of the table; who deletes it says no more of them than its last version.
         UNKNOWN: F.when(is_deleted, F.col("known_unknown")),
@@ -172,7 +173,7 @@ def _changed_columns(article: PublishedArticle, image: StructType) -> Column:
     """Return the fields that a change's writer set: those that differ, or all for an insert."""
     if not article.column_tracking:
         return F.lit(None).cast("array<string>")
-    every_column = F.array(*(F.lit(field) for field in article.value_fields)).cast("array<string>")
+    every_column = _array(article.value_fields)
     differing = differing_columns(
         BEFORE, AFTER, image, zip(article.value_fields, article.value_fields, strict=True)
     )
@@ -184,9 +185,17 @@ def _published_row() -> Column:
     return F.when(F.col("known_lineage").isNull() & F.col(EXISTED), F.col(BEFORE))
 
 
-def _colv(version: Column) -> Column:
+def _array(fields: Sequence[str]) -> Column:
+    return F.array(*(F.lit(field) for field in fields)).cast("array<string>")
+
+
+def _colv(version: Column, fields: tuple[str, ...]) -> Column:
+    """Return colv1; a change on top of a version that was made under row tracking stamps every field of `fields`."""
     known, changed = F.coalesce("known_colv1", lineage.empty_colv()), F.col(CHANGED_COLUMNS)
     is_tracked = F.col(EXISTS) & changed.isNotNull()
+    if fields:
+        is_by_row = F.col("known_lineage").isNotNull() & F.col("known_colv1").isNull()
+        changed = F.when(is_by_row, _array(fields)).otherwise(changed)
     risen = lineage.with_columns_changed(known, changed, F.col(NICKNAME), version)
     return F.when(is_tracked, risen).otherwise(lineage.no_colv())
 

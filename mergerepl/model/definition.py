@@ -44,13 +44,15 @@ class PublishedField:
 class Definition:
     """The fields of an article at one version, in stored order; `image` is the version that introduced its image column.
 
-    A replica counts its own versions. `root` is the publisher's version that this one has in full.
+    A replica counts its own versions. `root` is the publisher's version that this one has in full. `column_tracking` is
+    None as long as the article has the tracking with which it was published.
     """
 
     version: int
     image: int
     fields: tuple[PublishedField, ...]
     root: int = FIRST_VERSION
+    column_tracking: bool | None = None
 
     @cached_property
     def by_number(self) -> dict[int, PublishedField]:
@@ -82,6 +84,11 @@ class Definition:
         is_same = after.image_column == self.image_column
         return after if is_same else replace(after, image=number)
 
+    def tracked(self, number: int, *, by_column: bool, is_root: bool) -> "Definition":
+        """Return the next definition, with the same columns and this tracking."""
+        root = number if is_root else self.root
+        return replace(self, version=number, column_tracking=by_column, root=root)
+
 
 def first_definition(columns: Iterable[str], types: Iterable[str]) -> Definition:
     """Return the definition of an article whose columns never changed."""
@@ -92,11 +99,13 @@ def first_definition(columns: Iterable[str], types: Iterable[str]) -> Definition
 
 def definitions_text(definitions: Iterable[Definition]) -> str:
     """Return definitions as JSON, by version."""
-    stated = {
-        str(each.version): {"image": each.image, "root": each.root, "fields": [*map(_stated, each.fields)]}
-        for each in definitions
-    }
+    stated = {str(each.version): _stated_definition(each) for each in definitions}
     return json.dumps(stated, separators=(",", ":"), ensure_ascii=False)
+
+
+def _stated_definition(each: Definition) -> dict[str, Any]:
+    stated = {"image": each.image, "root": each.root, "fields": [*map(_stated, each.fields)]}
+    return stated if each.column_tracking is None else {**stated, "column_tracking": each.column_tracking}
 
 
 def _stated(field: PublishedField) -> dict[str, Any]:
@@ -114,7 +123,9 @@ def definitions_of(text: str) -> Mapping[int, Definition]:
     found = {}
     for number, stated in json.loads(text).items():
         fields = tuple(PublishedField(each.pop("field"), **each) for each in stated["fields"])
-        found[int(number)] = Definition(int(number), int(stated["image"]), fields, int(stated["root"]))
+        found[int(number)] = Definition(
+            int(number), int(stated["image"]), fields, int(stated["root"]), stated.get("column_tracking")
+        )
     return dict(sorted(found.items()))
 
 

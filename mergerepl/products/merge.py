@@ -50,6 +50,22 @@ def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyR
 
             capture_held(Replica(root), pubid, progress=progress)
 
+        def change_tracking(
+            self, root: Location, tablenick: int, *, by_column: bool, is_subscribed: bool
+        ) -> None:
+            from mergerepl.delta.engine_choice import ARROW_FOR_FEW
+            from mergerepl.merge.session.capture_replica import change_tracking_held
+            from mergerepl.replica.replica import Replica
+
+            change_tracking_held(
+                Replica(root),
+                tablenick,
+                by_column=by_column,
+                is_subscribed=is_subscribed,
+                in_process=publication.engine == ARROW_FOR_FEW,
+                progress=progress,
+            )
+
         def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
             from mergerepl.merge.session.recovery import finish_session
             from mergerepl.replica.replica import Replica

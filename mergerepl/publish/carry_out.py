@@ -71,6 +71,12 @@ class Agent:
         """Capture the changes of the publisher at a root in a publication."""
         raise NotImplementedError
 
+    def change_tracking(
+        self, root: Location, tablenick: int, *, by_column: bool, is_subscribed: bool
+    ) -> None:
+        """Give an article of the publisher at a root another tracking, after a capture under the old one."""
+        raise NotImplementedError
+
     def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
         """Finish a staged session; a subscriber out of reach is None."""
         raise NotImplementedError
@@ -299,6 +305,11 @@ def _check_again(new: NewArticle, captured: int, run: ApplyRun) -> None:
 def unpublish(artid: str, run: ApplyRun) -> None:
     """Take an article out of the publication. Its table keeps the feed; the nickname is not reused."""
     Replica(run.publisher).control.remove_where(catalog.ARTICLES, artid=artid)
+
+
+def change_tracking(row: ArticleRow, run: ApplyRun, *, by_column: bool, is_subscribed: bool) -> None:
+    """Give an article another tracking; each subscriber gets it with its next session."""
+    run.agent.change_tracking(run.publisher, row.nickname, by_column=by_column, is_subscribed=is_subscribed)
 
 
 def reinitialise(subscriber: Location, articles: Sequence[str], run: ApplyRun) -> None:

@@ -1,11 +1,11 @@
 """Compare the stated publication with the stored one, and list the steps of `apply` in order. Nothing is read here."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from mergerepl.delta.properties import describe, missing_properties
 from mergerepl.filters.publication_filters import NO_FILTERS
-from mergerepl.model.publication import Article, SyncType
+from mergerepl.model.publication import Article, SyncType, Tracking
 from mergerepl.publish import carry_out
 from mergerepl.publish.carry_out import MergeStep
 from mergerepl.publish.filters import Values, describe_rows, stored_filters
@@ -129,6 +129,7 @@ def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
     if change:
         run = partial(carry_out.change_everywhere, roots, catalog.PUBLICATIONS, change, {"pubid": pubid})
         yield Step("change", stored.name, detail, run)
+    yield from _trackings(stored, articles)
     for known in stored.articles:
         if known.name in articles:
             copies = [row for replica in replicas for row in replica.articles if row.artid == known.artid]
@@ -150,6 +151,19 @@ def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
                 detail += "; the next session of it moves it to that partition"
             run = partial(carry_out.change_subscription, each.row, each.replica.root, change)
             yield Step("change", each.subscription.subscriber, detail, run)
+
+
+def _trackings(stored: Stored, articles: Mapping[str, Article]) -> Iterator[MergeStep]:
+    """Yield the steps that change the tracking of articles: a new definition, which each subscriber gets when it syncs."""
+    for row in stored.articles:
+        wanted = articles[row.name].tracking if row.name in articles else stored.tracking(row)
+        if wanted is not stored.tracking(row):
+            is_subscribed = stored.is_subscribed
+            detail = f"tracking {stored.tracking(row).value} → {wanted.value}"
+            detail += "; each subscriber has it from its next session on" if is_subscribed else ""
+            by_column = wanted is Tracking.COLUMN
+            run = partial(carry_out.change_tracking, row, by_column=by_column, is_subscribed=is_subscribed)
+            yield Step("change", row.name, detail, run)
 
 
 def _reinitialises(stated: Stated, stored: Stored) -> Iterator[MergeStep]:

@@ -15,7 +15,7 @@ from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.filters.stated import ONE_SUBSCRIPTION
-from mergerepl.model.publication import Article, Publication
+from mergerepl.model.publication import Article, Publication, Tracking
 from mergerepl.model.resolvers import UPLOAD_ONLY
 from mergerepl.publish.check_article import check_article, check_resolver, published_fields
 from mergerepl.publish.filters import (
@@ -134,6 +134,7 @@ def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
         if article.name in known:
             row = known[article.name]
             _check_article_unchanged(article, row)
+            _check_tracking(article, row, stored.tracking(row))
             if stored.active:
                 _check_followed(article, row)
             types = dict(zip(row.published_columns, row.published_types, strict=False))
@@ -191,7 +192,6 @@ def _check_article_unchanged(article: Article, row: ArticleRow) -> None:
         "table": (row.source_table, os.path.normpath(article.table)),
         "key": (list(row.key_columns), list(article.identity)),
         "rowguid": (row.rowguid_column, article.rowguid),
-        "tracking": ("column" if row.column_tracking else "row", article.tracking.value),
         "columns": (sorted(row.published_columns) if row.vertical_partition else None, columns),
     }
     for name, (before, now) in wanted.items():
@@ -201,6 +201,17 @@ def _check_article_unchanged(article: Article, row: ArticleRow) -> None:
                 f"It cannot change while the article is published. Put it back; or {PUBLISH_AGAIN}.",
                 article=article.name,
             )
+
+
+def _check_tracking(article: Article, row: ArticleRow, before: Tracking) -> None:
+    """Refuse column tracking of rows whose key Delta computes, possibly from columns that two replicas change."""
+    computed = [name for name in row.key_columns if name in row.generated_columns]
+    if computed and before is Tracking.ROW and article.tracking is Tracking.COLUMN:
+        raise PublicationError(
+            f"Article '{article.name}': `tracking` was 'row' and is 'column' in the file, and its key column "
+            f"'{computed[0]}' is generated: halves of two rows may have another key. Put it back; or {PUBLISH_AGAIN}.",
+            article=article.name,
+        )
 
 
 def _check_followed(article: Article, row: ArticleRow) -> None:

@@ -10,7 +10,8 @@ from mergerepl.delta.tables import TableState, is_delta_table, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.merge.partitions.filtered import partition_groups
-from mergerepl.model.publication import Publication, Subscription
+from mergerepl.model.definition import FIRST_VERSION
+from mergerepl.model.publication import Publication, Subscription, Tracking
 from mergerepl.model.words import counted
 from mergerepl.publish.check_article import read_article_table
 from mergerepl.replica.control import ControlPlane
@@ -171,6 +172,12 @@ class Stored:
             for session in self.publisher.sessions
             if (subid := session.manifest.subid) in leaving or not self.publisher.is_active(subid)
         ]
+
+    def tracking(self, row: ArticleRow) -> Tracking:
+        """The tracking of a published article."""
+        versions = self.publisher.info.article_versions if self.publisher.info is not None else {}
+        definition = row.definitions[versions.get(row.nickname, FIRST_VERSION)]
+        return Tracking.COLUMN if row.is_by_column(definition) else Tracking.ROW
 
     def table(self, replica: ReplicaState, row: ArticleRow) -> TableState:
         """Return the table of a published article.

@@ -126,7 +126,7 @@ class ArticleRow:
     pre_creation_command: Annotated[int | None, "for a table that the subscriber has: 0 none, 1 drop"] = None
     pubid: Annotated[str, "publication"]
     nickname: Annotated[int, "article nickname, the same at every replica"]
-    column_tracking: Annotated[int, "1: conflicts are detected by column"]
+    column_tracking: Annotated[int, "1: published with conflicts by column; `fields` has what it is now"]
     status: Annotated[int, "1 unsynced, 2 active"]
     conflict_table: Annotated[str, "name of the conflict table"]
     article_resolver: Annotated[str, "resolver name"]
@@ -156,7 +156,8 @@ class ArticleRow:
     partition_options: Annotated[int, "what a subscriber may write outside of its partition (0 to 3)"] = 0
     fields: Annotated[
         str | None,
-        "once its columns changed: by version the published columns with their field numbers and image column, as JSON",
+        "once its columns or tracking changed: by version the published columns with their field numbers and image column, "
+        "and the tracking, as JSON",
     ] = None
 
     @property
@@ -166,6 +167,11 @@ class ArticleRow:
             first = first_definition(self.published_columns, self.published_types)
             return {first.version: first}
         return definitions_of(self.fields)
+
+    def is_by_column(self, definition: Definition) -> bool:
+        """Whether the article has column tracking in one of its definitions."""
+        stated = definition.column_tracking
+        return bool(self.column_tracking) if stated is None else stated
 
     def with_definition(self, definition: Definition) -> "ArticleRow":
         """Return the row with one more definition, or another one in the place of its version."""
@@ -191,7 +197,7 @@ class ArticleRow:
             identity=self.key_columns,
             columns=tuple(field.name for field in definition.fields),
             types=tuple(field.type for field in definition.fields),
-            column_tracking=bool(self.column_tracking),
+            column_tracking=self.is_by_column(definition),
             resolution=self.resolution,
             resolver=self.article_resolver,
             conflict_table=self.conflict_table,

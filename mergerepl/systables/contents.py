@@ -43,7 +43,7 @@ TABLE: Final = SystemTable(
         generation | bigint | generation of the row's latest change, local number
         partchangegen | bigint | generation in which only the row's partitions changed last, at a publisher with row filters
         lineage | {LINEAGE_TYPE} | replica nickname -> version: which changes this version of the row includes
-        colv1 | {COLV1_TYPE} | field (c<number>) -> who changed it last at which version; NULL for row-tracked articles
+        colv1 | {COLV1_TYPE} | field (c<number>) -> who changed it last at which version; NULL: by row tracking
         marker | string | merge session or capture that wrote the row
         logical_record_parent_rowguid | string | reserved: top-level row of the logical record
         logical_record_lineage | {LINEAGE_TYPE} | reserved: lineage of the logical record

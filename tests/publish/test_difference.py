@@ -291,7 +291,6 @@ def lose(replicas: Replicas) -> None:
 AND_LINES = replace(RUNNING, articles=(*RUNNING.articles, LINES))
 REFUSED: Mapping[str, tuple[Publication, Callable[[Replicas], None], str]] = {
     "the key": (article(key=("qty",)), nothing, r"`key` was \[id\] and is \[qty\]"),
-    "the tracking": (article(tracking=Tracking.ROW), nothing, "`tracking` was 'column' and is 'row'"),
     "the columns": (article(columns=("id",)), nothing, r"`columns` was not given and is \[id\]"),
     "the table": (replace(RUNNING, articles=(replace(RUNNING.articles[0], table="lines"),)), nothing,
                   "`table` was 'orders'"),

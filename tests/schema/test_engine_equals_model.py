@@ -117,6 +117,14 @@ class Engine:
                 if values:
                     self.table(name).update(values, predicate=f"id = {key}")
 
+    def track(self, *, column: bool) -> None:
+        """Give the article another tracking."""
+        file = self.root / "mergerepl.yml"
+        before, after = ("row", "column") if column else ("column", "row")
+        text = file.read_text(encoding="utf-8").replace(f"tracking: {before}", f"tracking: {after}")
+        file.write_text(text, encoding="utf-8")
+        self.project.apply()
+
     def session(self, name: str, stop: str | None = None) -> None:
         if stop == "captured":
             for each in ("R", name):
@@ -204,12 +212,20 @@ def values(world: World, name: str) -> Rows:
 
 
 def steps(
-    rng: random.Random, world: World, subscribers: Sequence[str], *, own: bool = False
+    rng: random.Random, world: World, subscribers: Sequence[str], *, own: bool = False, tracked: bool = False
 ) -> Iterator[tuple[Any, ...]]:
-    """Draw the steps of a history; `own`: subscribers add columns of their own, and the publisher drops none."""
+    """Draw the steps of a history; `own`: subscribers add columns of their own, and the publisher drops none.
+
+    `tracked`: the publisher's file changes the tracking, too.
+    """
     used: set[str] = set()
     for _ in range(rng.randint(7, 13)):
-        kind = rng.choices(("write", "session", "stopped", "ddl"), (9, 6, 3, 3))[0]
+        kinds = {"write": 9, "session": 6, "stopped": 3, "ddl": 1 if tracked else 3, "tracking": 3 * tracked}
+        kind = rng.choices([*kinds], [*kinds.values()])[0]
+        if kind == "tracking":
+            yield "ddl", "R", "tracking"
+            yield "capture", "R"
+            continue
         if kind == "write":
             what = rng.choice(("a", "b", "c", "d", "a", "b", "-", "c0", "b0"))
             yield "write", rng.choice([*world.r]), rng.choice("xy"), what
@@ -281,7 +297,13 @@ def test_a_drawn_history_with_column_mapping(seed: int, tmp_path: Path, spark: S
 
 @pytest.mark.parametrize(
     "seed",
-    [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (*range(100, 140), *range(200, 220)))],
+    [
+        *(3, 302),
+        *(
+            pytest.param(seed, marks=pytest.mark.slow)
+            for seed in (*range(100, 140), *range(200, 220), *range(300, 302), *range(303, 340))
+        ),
+    ],
 )
 def test_a_drawn_history(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
@@ -291,7 +313,9 @@ def test_a_drawn_history(seed: int, tmp_path: Path) -> None:
     subscribers = [name for name in world.r if name != "R"]
     resolver = "subscriber_wins" if is_subscribers else "priority"
     engine = Engine(tmp_path, column=column, resolver=resolver, subscribers=subscribers)
-    play(world, engine, subscribers, steps(rng, world, subscribers, own=seed >= 200))
+    play(
+        world, engine, subscribers, steps(rng, world, subscribers, own=200 <= seed < 300, tracked=seed >= 300)
+    )
 
 
 def play(world: Kept, engine: Engine, subscribers: Sequence[str], drawn: Iterator[tuple[Any, ...]]) -> None:
@@ -303,6 +327,11 @@ def play(world: Kept, engine: Engine, subscribers: Sequence[str], drawn: Iterato
         if what == "session":
             world.session(name, rest[0])
             engine.session(name, rest[0])
+            continue
+        if what == "capture" or rest[0] == "tracking":
+            schema_histories.do(world, step)
+            if what == "capture":
+                engine.track(column=world.r["R"].is_column)
             continue
         table = world.r[name].table
         before, commits = values(world, name), len(table.log)

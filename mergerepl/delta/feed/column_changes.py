@@ -24,6 +24,9 @@ STATEMENTS = (COMMENT, DEFAULT)
 REPLACE, RESTORE, MAPPING = "replace", "restore", "mapping"
 """Changes of the whole table: columns and rows were replaced, it was restored, column mapping was switched on or off."""
 
+TRACKING = "tracking"
+"""A change of the article itself, whose columns stay: the new text is `column` or `row`."""
+
 _PARTS = {"elementType": "element", "valueType": "value"}
 
 _COLUMN_ID = "delta.columnMapping.id"

@@ -338,7 +338,10 @@ def _changed(rows: DataFrame, article: PublishedArticle) -> Column:
 def _stamped(colv: Column, article: PublishedArticle, nickname: int, version: int, is_gone: Column) -> Column:
     if not article.column_tracking:
         return lineage.no_colv()
+    # On top of a version that was made under row tracking, every column.
+    every = F.array(*(F.lit(field) for field in article.value_fields)).cast("array<string>")
+    fields = F.when(colv.isNull(), every).otherwise(F.col("changed"))
     changed = lineage.with_columns_changed(
-        F.coalesce(colv, lineage.empty_colv()), F.col("changed"), F.lit(nickname), F.lit(version)
+        F.coalesce(colv, lineage.empty_colv()), fields, F.lit(nickname), F.lit(version)
     )
     return F.when(~is_gone, changed).otherwise(lineage.no_colv())

@@ -100,8 +100,11 @@ def stamped(rows: DataFrame, article: PublishedArticle, origin: Origin) -> DataF
     version = lineage.next_version(F.col("merged"), floor=origin.clock)
     nickname = F.lit(origin.nickname)
     is_live = ~F.col(DELETED)
+    # On top of a version that was made under row tracking, every column.
+    is_by_row = F.col(f"{OWN}.{LINEAGE}").isNotNull() & F.col(f"{OWN}.{COLV1}").isNull()
+    changed = F.when(is_by_row, all_columns(article)).otherwise(F.col(CHANGED_COLUMNS))
     colv = lineage.with_columns_changed(
-        F.coalesce(f"{OWN}.{COLV1}", lineage.empty_colv()), F.col(CHANGED_COLUMNS), nickname, version
+        F.coalesce(f"{OWN}.{COLV1}", lineage.empty_colv()), changed, nickname, version
     )
     generation = F.lit(origin.generation).cast("bigint")
     values = {

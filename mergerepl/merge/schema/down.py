@@ -24,7 +24,7 @@ from mergerepl.delta.types import Field, bare, ddl_of, field
 from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder
-from mergerepl.merge.schema.follow import article_row, follow_columns
+from mergerepl.merge.schema.follow import article_row, change_tracking, follow_columns
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.replica.replica import Replica
 from mergerepl.rows.sql import free_name, literal, quote
@@ -286,6 +286,7 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
         failpoint("schema.after_alter")
     failpoint("schema.before_capture")
     follow_columns(recorder, [nickname])
+    change_tracking(recorder, nickname, by_column=row.is_by_column(target))
     _settle(recorder.replica.reread(), publisher, nickname, target)
     return len(steps)
 

@@ -73,8 +73,13 @@ def log_dropped_values(
         entry = F.col(COLV1)
         lost = F.filter(
             lost,
-            lambda field: F.coalesce(
-                (entry[field]["nickname"] == info.nickname) & (entry[field]["version"] > sent), F.lit(False)
+            # A version that was made under row tracking has no entries.
+            lambda field: (
+                entry.isNull()
+                | F.coalesce(
+                    (entry[field]["nickname"] == info.nickname) & (entry[field]["version"] > sent),
+                    F.lit(False),
+                )
             ),
         )
     rows = rows.withColumn("lost", lost).where(F.size("lost") > 0)

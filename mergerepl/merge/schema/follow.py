@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, uuid5
 
 from enumeration.horizon import clock_of
-from mergerepl.delta.feed.column_changes import ADD, NULLABILITY, ColumnChange
+from mergerepl.delta.feed.column_changes import ADD, NULLABILITY, TRACKING, ColumnChange
 from mergerepl.delta.feed.window import FeedWindow, feed_window
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.properties import missing_properties, set_properties
@@ -24,7 +24,7 @@ from mergerepl.merge.capture.record import Recorder, RowCounts
 from mergerepl.merge.capture.windows import article_window, filter_columns, windows_beside
 from mergerepl.merge.schema.moves import Follower, Move
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.definition import Definition
+from mergerepl.model.definition import FIRST_VERSION, Definition
 from mergerepl.publish.system_tables import add_definition_columns
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import captured_position
@@ -146,7 +146,7 @@ def _moved(
         failpoint("schema.before_record")
         enter_definition(recorder, row, move.definition)
         if at.is_publisher:
-            _record_change(replica, row, move)
+            _record_change(replica, row, move.definition, move.changes)
         failpoint("schema.after_record")
         versions = {**info.article_versions, article.nickname: move.definition.version}
         after = replace(after, article_versions=versions)
@@ -173,6 +173,37 @@ def _moved(
     return counts
 
 
+def change_tracking(recorder: Recorder, nickname: int, *, by_column: bool, is_captured: bool = True) -> None:
+    """Give an article of a held replica another tracking, after a capture under the old one, in the same commit.
+
+    `is_captured`: whether there are subscribers, so that changes are to be captured.
+
+    Raises: SchemaMismatchError if its columns changed in a way that is not followed; as a capture.
+    """
+    if is_captured:
+        follow_columns(recorder, [nickname])
+    replica = recorder.replica.reread()
+    recorder = replace(recorder, replica=replica)
+    row, info = article_row(replica, nickname), replica.info()
+    article = next(each for each in replica.articles if each.nickname == nickname)
+    definition, is_root = row.definitions[article.version], replica.publishes(article.pubid)
+    if row.is_by_column(definition) == by_column:
+        return
+    info = replace(info, clock=clock_of(info, replica.relations()))
+    windows = [article_window(replica, article, info)] if is_captured else []
+    failpoint("schema.before_record")
+    after = definition.tracked(max(row.definitions) + 1, by_column=by_column, is_root=is_root)
+    enter_definition(recorder, row, after)
+    if is_root:
+        tracking = "column" if by_column else "row"
+        _record_change(replica, row, after, [ColumnChange(0, TRACKING, new_text=tracking)])
+    failpoint("schema.after_record")
+    versions = {**info.article_versions, nickname: after.version}
+    beside = windows_beside(replica, article, info) if is_captured else []
+    recorder.record(replace(info, article_versions=versions), [*windows, *beside])
+    failpoint("schema.after_capture")
+
+
 def enter_definition(recorder: Recorder, row: ArticleRow, definition: Definition) -> None:
     """Write a definition to a replica's tables; it counts once MSmerge_replinfo names its version."""
     replica = recorder.replica
@@ -181,19 +212,26 @@ def enter_definition(recorder: Recorder, row: ArticleRow, definition: Definition
     replica.control.replace_where(catalog.ARTICLES, [entered], artid=row.artid)
 
 
-def _record_change(replica: Replica, row: ArticleRow, move: Move) -> None:
-    """Record the move in sysmergeschemachange, under an id that is the same if it is recorded again."""
-    guid = str(uuid5(NAMESPACE_OID, f"{row.artid} {move.definition.version}"))
-    others = [each for each in replica.control.rows(catalog.SCHEMACHANGE) if each.schemaguid != guid]
+def _record_change(
+    replica: Replica, row: ArticleRow, definition: Definition, found: Iterable[ColumnChange]
+) -> None:
+    """Record changes that lead to a definition in sysmergeschemachange; what died before it counted is replaced."""
+    guid = str(uuid5(NAMESPACE_OID, f"{row.artid} {definition.version}"))
+    counted = replica.info().article_versions.get(row.nickname, FIRST_VERSION)
+    others = [
+        each
+        for each in replica.control.rows(catalog.SCHEMACHANGE)
+        if each.artid != row.artid or each.stated.get("article_version", 0) <= counted
+    ]
     number = max((each.schemaversion or 0 for each in others if each.pubid == row.pubid), default=0) + 1
-    changes = [_stated(each, move.definition) for each in move.changes]
+    changes = [_stated(each, definition) for each in found]
     change = SchemaChangeRow(
         pubid=row.pubid,
         artid=row.artid,
         schemaversion=number,
         schemaguid=guid,
         schematype=SCHEMA_TYPE,
-        schematext=json.dumps({"article_version": move.definition.version, "changes": changes}),
+        schematext=json.dumps({"article_version": definition.version, "changes": changes}),
         schemastatus=1,
     )
     replica.control.replace(catalog.SCHEMACHANGE, [*others, change])

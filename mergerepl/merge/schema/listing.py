@@ -11,6 +11,7 @@ from mergerepl.delta.feed.column_changes import (
     RENAME,
     REPLACE,
     RESTORE,
+    TRACKING,
     ColumnChange,
 )
 from mergerepl.delta.metadata import DEFAULTS_FEATURE
@@ -84,6 +85,8 @@ def _words(change: dict[str, Any], *, is_left_out: bool) -> str:
     if change["what"] == DEFAULT:
         said = f"default of {change['column']}: {change.get('text', 'none')}"
         return said + (f" (left out here: the table lacks {DEFAULTS_FEATURE})" if is_left_out else "")
+    if change["what"] == TRACKING:
+        return f"tracking by {change['text']}"
     if change["what"] == NULLABILITY:
         return f"{change['column']} {'takes NULL' if change.get('nullable') else 'is NOT NULL'}"
     return " ".join(str(part) for part in (change["what"], change.get("column"), change.get("name")) if part)

@@ -247,7 +247,8 @@ class Follower:
 
         counted = [each for version, each in self.entered.items() if version <= self.definition.version]
         after = with_news(counted, self.definition.version + 1)
-        again = next((each for each in left if each.fields == after.fields), None)
+        same = (each for each in left if each.fields == after.fields)
+        again = next((each for each in same if each.column_tracking == after.column_tracking), None)
         if after is self.definition or not left:
             return after
         return again or with_news(self.entered.values(), max(self.entered) + 1)

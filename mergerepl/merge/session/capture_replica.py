@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from enumeration.horizon import clock_of
 from mergerepl.merge.capture.record import Recorder, RowCounts
 from mergerepl.merge.capture.windows import article_window
-from mergerepl.merge.schema.follow import follow_columns
+from mergerepl.merge.schema.follow import change_tracking, follow_columns
 from mergerepl.merge.session.own_side import held_with_publishers
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCapture, CaptureResult
@@ -48,7 +48,12 @@ def capture_replica(root: Location, *, progress: Progress) -> CaptureResult:
 
 
 def capture_held(
-    replica: Replica, pubid: str, *, progress: Progress, spark_of: SparkSource | None = None
+    replica: Replica,
+    pubid: str,
+    *,
+    progress: Progress,
+    spark_of: SparkSource | None = None,
+    in_process: bool = False,
 ) -> CaptureResult:
     """Capture one publication of a publisher whose lease the caller holds.
 
@@ -57,7 +62,29 @@ def capture_held(
 
     Raises: CaptureError, SchemaMismatchError (nothing was captured).
     """
-    return _capture(replica, [], spark_of or _embedded_spark, progress, only=pubid)
+    return _capture(replica, [], spark_of or _embedded_spark, progress, only=pubid, in_process=in_process)
+
+
+def change_tracking_held(
+    replica: Replica,
+    tablenick: int,
+    *,
+    by_column: bool,
+    is_subscribed: bool,
+    in_process: bool,
+    progress: Progress,
+) -> None:
+    """Give an article of a publisher whose lease the caller holds another tracking, after a capture under the old one.
+
+    Raises: as `capture_held`; nothing was changed.
+    """
+    if is_subscribed:
+        article = next(each for each in replica.articles if each.nickname == tablenick)
+        capture_held(replica, article.pubid, progress=progress, in_process=in_process)
+        replica = replica.reread()
+    source = recording_jvm(_embedded_spark, (replica,))
+    recorder = Recorder(replica, own_priorities(replica), source, progress, in_process)
+    change_tracking(recorder, tablenick, by_column=by_column, is_captured=is_subscribed)
 
 
 def _embedded_spark() -> "SparkSession":
@@ -73,6 +100,7 @@ def _capture(
     progress: Progress,
     *,
     only: str | None = None,
+    in_process: bool = False,
 ) -> CaptureResult:
     source = recording_jvm(spark_of, (replica, *publishers))
     for each in (replica, *publishers):
@@ -87,7 +115,7 @@ def _capture(
     refuse_older_bookkeeping(replica.root, info, relations)
     info = replace(info, clock=clock_of(info, relations))
     priorities = {pubid: own for pubid, own in own_priorities(replica).items() if only in (None, pubid)}
-    recorder = Recorder(replica, priorities, source, progress)
+    recorder = Recorder(replica, priorities, source, progress, in_process)
     chosen = [a.nickname for a in replica.articles if a.pubid in priorities and a.nickname in info.captured]
     followed = follow_columns(recorder, chosen)
     if followed:
