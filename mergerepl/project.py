@@ -525,7 +525,8 @@ class Project(Caller):
         """Remove rows past their retention at the publishers and databases. Starts no Java.
 
         Args:
-            only: metadata, conflicts, history (merge), commands (transactional), changes (cdc); empty for all.
+            only: metadata, history (merge), conflicts (merge, transactional), commands (transactional), changes (cdc);
+                empty for all.
             older_than: An age in place of the retention.
             dry_run: Only count.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from mergerepl import roots
 from mergerepl.calls import require_choice
 from mergerepl.errors import TRIES, ConfigurationError, LeaseError, MergeReplError, class_of_details
+from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.folders import Document
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
@@ -501,7 +502,10 @@ def _deliveries(
         if done.transactions:
             from mergerepl.transactional import cleaning
 
-            cleaning.clean_up_once_a_day(root)
+            if cleaning.clean_up_once_a_day(root):
+                from mergerepl.conflicts.lost_edits import purge_lost_edits
+
+                purge_lost_edits(root, ConflictFilter())
     agents.require_read(distributor, item.publication)
 
 
@@ -511,8 +515,11 @@ def _planned(
     """Return the commands that a distribution would deliver, and the commits that it would read first."""
     from mergerepl.transactional import monitoring
 
-    waiting = {(each.publication, each.subscriber): each for each in monitoring.pending(distributor.root)}
-    unread = waiting[publication, row.subscriber].uncaptured_commits
+    mine = (publication, row.subscriber)
+    waiting = (
+        each for each in monitoring.pending(distributor.root) if (each.publication, each.subscriber) == mine
+    )
+    unread = sum(each.uncaptured_commits for each in waiting)
     articles = monitoring.waiting_commands(distributor, row)
     counts = sum((each.download for each in articles), PhaseCounts())
     return SessionResult(

@@ -312,10 +312,10 @@ _REMOVED: Columns = {
 def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None) -> int:
     """Remove metadata, conflicts and changes past their retention.
 
-    --only metadata, conflicts, history (merge), commands (transactional) or changes (cdc). Metadata goes only if all
-    replicas know the change. A subscription that lacks removed commands becomes inactive and must be filled again
-    (`reinit`). It asks only with --older-than, which removes rows that the retention keeps, such as open conflicts. Exit
-    code 1 if something could not be cleaned; the rest is.
+    --only metadata, history (merge), conflicts (merge, transactional), commands (transactional) or changes (cdc).
+    Metadata goes only if all replicas know the change. A subscription that lacks removed commands becomes inactive and
+    must be filled again (`reinit`). It asks only with --older-than, which removes rows that the retention keeps, such as
+    open conflicts. Exit code 1 if something could not be cleaned; the rest is.
 
     Example:
       mergerepl cleanup --dry-run

@@ -149,6 +149,7 @@ def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> 
         stated.min_retention,
         stated.retention,
         Alerts(**_values(stated.alerts)),
+        stated.conflict_retention,
     )
 
 

@@ -321,6 +321,9 @@ class TransactionalKeys(Keys):
     subscriptions: list[TransactionalSubscriptionKeys] = []
     retention: AnyHours = DEFAULT_MAX_RETENTION
     min_retention: AnyHours = DEFAULT_MIN_RETENTION
+    conflict_retention: Annotated[int, BeforeValidator(_conflict_retention), _DURATION_SCHEMA] = (
+        DEFAULT_CONFLICT_RETENTION
+    )
     conflict_policy: Annotated[
         str, AfterValidator(_policy), WithJsonSchema({"type": "string", "enum": [PUBLISHER_WINS]})
     ] = PUBLISHER_WINS

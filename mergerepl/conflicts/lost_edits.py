@@ -5,15 +5,31 @@ They are in the conflict tables of `_transactional`, one for each shape of an ar
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 
 from mergerepl.conflicts.listing import conditions_of_rows
-from mergerepl.delta.sql_text import text_literal
-from mergerepl.delta.tables import Row, count_rows, is_delta_table, read_rows
-from mergerepl.model.conflicts import ConflictCount, ConflictFilter, ConflictRecord, ConflictStatus
+from mergerepl.delta.sql_text import text_literal, text_literals, time_before, timestamp_literal
+from mergerepl.delta.tables import Row, count_rows, delete_rows, is_delta_table, read_rows
+from mergerepl.model.conflicts import (
+    ConflictCount,
+    ConflictFilter,
+    ConflictRecord,
+    ConflictStatus,
+    PurgeResult,
+)
+from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION
+from mergerepl.replica.control import ControlPlane
+from mergerepl.store.lease import DISTRIBUTION_LOCK, lease
 from mergerepl.store.location import Location
 from mergerepl.store.storage import folders_in, has_system_tables, is_folder
-from mergerepl.systables.transactional import CONFLICTS, CONFLICTS_PREFIX, FOLDER
+from mergerepl.systables.transactional import (
+    CONFLICTS,
+    CONFLICTS_PREFIX,
+    FOLDER,
+    PUBLICATIONS,
+    TRANSACTIONS,
+    WRITE_WAIT_S,
+)
 
 PUBLISHER_WINS = "publisher wins"
 """The resolver of these conflicts: the conflict policy of the publication."""
@@ -68,6 +84,48 @@ def summary_of_lost_edits(root: Location, chosen: ConflictFilter) -> Iterator[Co
     for article, kind, day in sorted(counts, key=lambda group: group[2], reverse=True):
         group = (article, kind, day)
         yield ConflictCount(article, kind, PUBLISHER_WINS, day, counts[group], dict(columns[group]))
+
+
+def purge_lost_edits(
+    root: Location, chosen: ConflictFilter, *, older_than: timedelta | None = None, dry_run: bool = False
+) -> PurgeResult:
+    """Remove the chosen conflicts older than a time; by default than the retention of their publication. Without Spark.
+
+    A retention counts from the newest transaction, not from the time of this machine. Conflicts of a publication that
+    ended are kept for the default.
+
+    Raises: LeaseError if another process holds the distribution store for a minute.
+    """
+    where, tables = _conditions(chosen), tables_of(root)
+    if where is None or not tables:
+        return PurgeResult(0, 0, 0, dry_run=dry_run)
+    control = ControlPlane(root / FOLDER)
+    newest = control.rows(TRANSACTIONS, order_limit="order by xact_seqno desc limit 1")
+    conditions = []
+    if older_than is not None:
+        conditions.append(f"created < {timestamp_literal(time_before(datetime.now(UTC), older_than))}")
+    elif newest:
+        now, days = newest[0].commit_time, dict[str, int]()
+        for row in control.rows(PUBLICATIONS):
+            days[row.publication] = row.conflict_retention
+        known = [(f"publication = {text_literal(name)}", n) for name, n in days.items()]
+        rest = f"publication not in ({text_literals(days)})" if days else "true"
+        conditions += [
+            f"{of} and created < {timestamp_literal(time_before(now, timedelta(days=n)))}"
+            for of, n in [*known, (rest, DEFAULT_CONFLICT_RETENTION)]
+            if n
+        ]
+    if not conditions:
+        return PurgeResult(0, 0, 0, dry_run=dry_run)
+    where += f" and ({' or '.join(f'({each})' for each in conditions)})"
+    removed = 0
+    for table in tables:
+        count = count_rows(table, where=where)
+        if count and not dry_run:
+            with lease(root, purpose="write to _transactional", wait_s=WRITE_WAIT_S, file=DISTRIBUTION_LOCK):
+                delete_rows(table, where=where)
+        removed += count
+    return PurgeResult(removed, removed, 0, dry_run=dry_run)
 
 
 def _conditions(chosen: ConflictFilter) -> str | None:

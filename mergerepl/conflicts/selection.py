@@ -255,11 +255,16 @@ class Conflicts(Caller):
 
         Raises: ConfigurationError if the folder is not a replica, or a name or an id is unknown; LeaseError, StoreError.
         """
+        from mergerepl.conflicts.lost_edits import has_merge, purge_lost_edits
         from mergerepl.conflicts.purge import purge_conflicts
 
-        self._require_merge("removed")
         self._require_ids()
-        return purge_conflicts(self.root, self.chosen, older_than=older_than, dry_run=dry_run)
+        terms: dict[str, Any] = {"older_than": older_than, "dry_run": dry_run}
+        lost = purge_lost_edits(self.root, self.chosen, **terms)
+        if not has_merge(self.root):
+            return lost
+        found = purge_conflicts(self.root, self.chosen, **terms)
+        return replace(found, conflicts=found.conflicts + lost.conflicts, rows=found.rows + lost.rows)
 
     def export(
         self, output: str | os.PathLike[str] | TextIO, *, format: Literal["csv", "json", "parquet"] = "csv"
@@ -319,9 +324,9 @@ class Conflicts(Caller):
 
         if not has_merge(self.root):
             raise ConfigurationError(
-                f"Conflicts of a transactional publication cannot be {done}, only listed, shown, counted and reported. "
-                f"Nothing was changed. The publisher's row stands at '{self.root}': to bring an edit back, write its "
-                "values again (`mergerepl conflicts show` has them).",
+                f"Conflicts of a transactional publication cannot be {done}, only listed, shown, counted, reported and "
+                f"dropped. Nothing was changed. The publisher's row stands at '{self.root}': to bring an edit back, write "
+                "its values again (`mergerepl conflicts show` has them).",
                 root=str(self.root),
             )
 

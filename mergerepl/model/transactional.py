@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from mergerepl.model.alerts import DEFAULT, Alerts
+from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION
 from mergerepl.model.relation import Relation
 
 DEFAULT_MIN_RETENTION = timedelta(0)
@@ -54,6 +55,7 @@ class Publication:
     min_retention: timedelta = DEFAULT_MIN_RETENTION
     max_retention: timedelta = DEFAULT_MAX_RETENTION
     alerts: Alerts = DEFAULT
+    conflict_retention: int = DEFAULT_CONFLICT_RETENTION
 
     @property
     def has_writers(self) -> bool:

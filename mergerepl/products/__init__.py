@@ -284,11 +284,11 @@ def capture(
 
 
 CLEANUP_KINDS = {
-    "metadata": MERGE,
-    "conflicts": MERGE,
-    "history": MERGE,
-    "commands": TRANSACTIONAL,
-    "changes": CDC,
+    "metadata": (MERGE,),
+    "conflicts": (MERGE, TRANSACTIONAL),
+    "history": (MERGE,),
+    "commands": (TRANSACTIONAL,),
+    "changes": (CDC,),
 }
 """The kinds of rows that `cleanup` removes, with their types; docs/configuration.md has the retention of each."""
 
@@ -303,14 +303,15 @@ def cleanup(
     for kind in only:
         require_choice("kind of cleanup", kind, tuple(CLEANUP_KINDS))
     chosen = set(only) or set(CLEANUP_KINDS)
-    works = list(of_products("cleanup", roots, {CLEANUP_KINDS[kind] for kind in chosen} if only else TYPES))
+    types = {type_ for kind in chosen for type_ in CLEANUP_KINDS[kind]} if only else TYPES
+    works = list(of_products("cleanup", roots, types))
     if older_than is not None and len(works) > 1 and not dry_run:
         # A refusal of one product comes before another one removes rows.
         for root, work in works:
             work(root, kinds=chosen, older_than=older_than, dry_run=True)
 
     def failed(product: str, root: Location, error: MergeReplError) -> CleanupResult:
-        kind = next(each for each, of in CLEANUP_KINDS.items() if of == product and each in chosen)
+        kind = next(each for each, of in CLEANUP_KINDS.items() if product in of and each in chosen)
         return CleanupResult(Listing([Removed(product, str(root), kind, "", 0, error.message)]))
 
     done = list(_each(works, failed, kinds=chosen, older_than=older_than, dry_run=dry_run))

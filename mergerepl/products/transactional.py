@@ -10,6 +10,7 @@ from typing import Any
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
 from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.cdc import Vacuumed
+from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult, ArticleValidation
@@ -21,6 +22,7 @@ from mergerepl.model.tasks import (
     CleanupResult,
     Pending,
     Reinit,
+    Removed,
     Repair,
     Run,
     Status,
@@ -174,15 +176,24 @@ def not_compared(publication: str, subscriber: str, error: MergeReplError) -> Ar
 def cleanup(
     root: Location, *, kinds: Collection[str], older_than: timedelta | None, dry_run: bool
 ) -> CleanupResult:
-    """Remove commands that all subscriptions have, and those above the longest retention."""
+    """Remove commands that all subscriptions have, those above the longest retention, and conflicts of queued edits."""
+    from mergerepl.conflicts.lost_edits import purge_lost_edits, tables_of
+
     if root not in _publishers(root):
         return CleanupResult(Listing(), dry_run)
-    if older_than is not None:
-        raise ConfigurationError(
-            f"'{root}' is transactional: its cleanup takes the retention of the publications. Leave out `--older-than`, or "
-            "choose other kinds with `--only`."
-        )
-    return Distributor(root, lock_wait_s=WAIT_S.get()).cleanup(dry_run=dry_run)
+    done = CleanupResult(Listing(), dry_run)
+    if "commands" in kinds:
+        if older_than is not None:
+            raise ConfigurationError(
+                f"'{root}' is transactional: its commands go by the retention of the publications. Leave out "
+                "`--older-than`, or choose other kinds with `--only`."
+            )
+        done = Distributor(root, lock_wait_s=WAIT_S.get()).cleanup(dry_run=dry_run)
+    if "conflicts" in kinds and tables_of(root):
+        lost = purge_lost_edits(root, ConflictFilter(), older_than=older_than, dry_run=dry_run)
+        removed = Removed(TRANSACTIONAL, str(root), "conflicts", "conflict_<article>", lost.conflicts)
+        done = replace(done, removed=Listing([*done.removed, removed]))
+    return done
 
 
 def reinit(item: Distribution) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 from mergerepl.model.columns import NOT_NULL, Bigint
+from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION
 from mergerepl.roots import TRANSACTIONAL_FOLDER
 from mergerepl.systables.cdc import Commits
 from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
@@ -23,6 +24,9 @@ CONSUMER: Final = "transactional"
 """The log reader's consumer name for publications."""
 
 SCHEMA_VERSION: Final = 3
+
+WRITE_WAIT_S: Final = 60.0
+"""How long a write to these tables waits for another process."""
 
 ACTIVE, SUBSCRIBED, INACTIVE = 2, 1, 0
 """Values of `MSsubscriptions.status`."""
@@ -49,6 +53,9 @@ class PublicationRow:
     status: Annotated[int, "always 1, active"] = 1
     removed_through: Annotated[bytes, NOT_NULL, "last transaction that cleanup removed"] = bytes(10)
     schema_version: Annotated[int, "version of these tables"] = SCHEMA_VERSION
+    conflict_retention: Annotated[int, "days that conflicts of queued edits are kept; 0: for ever"] = (
+        DEFAULT_CONFLICT_RETENTION
+    )
 
 
 PUBLICATIONS: Final = TypedTable("MSpublications", Plane.CONTROL, PublicationRow)

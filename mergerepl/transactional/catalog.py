@@ -27,6 +27,7 @@ from mergerepl.systables.transactional import (
     SCHEMA_VERSION,
     SUBSCRIPTIONS,
     TRANSACTIONS,
+    WRITE_WAIT_S,
     PositionRow,
     PublicationRow,
     QueueRow,
@@ -38,7 +39,6 @@ from mergerepl.systables.transactional import (
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.refusals import TransactionalUsageError
 
-WRITE_WAIT_S = 60.0
 _HIGHEST = b"\xff" * 10
 Root = str | os.PathLike[str]
 

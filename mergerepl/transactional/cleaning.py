@@ -99,8 +99,11 @@ def cleanup(root: Root, *, dry_run: bool = False) -> CleanupResult:
     return done
 
 
-def clean_up_once_a_day(root: Root) -> None:
-    """Clean up if the oldest transaction is a day older than the newest one; the next run does it if the log is held."""
+def clean_up_once_a_day(root: Root) -> bool:
+    """Clean up if the oldest transaction is a day older than the newest one; the next run does it if the log is held.
+
+    Returns: True if it cleaned up.
+    """
     control = required(root).control
     ends = [
         control.rows(TRANSACTIONS, order_limit=f"order by xact_seqno {way} limit 1")
@@ -109,6 +112,8 @@ def clean_up_once_a_day(root: Root) -> None:
     if all(ends) and ends[1][0].commit_time - ends[0][0].commit_time > A_DAY:
         with suppress(LeaseError):
             cleanup(root)
+            return True
+    return False
 
 
 def _raise_removed_through(

@@ -1,11 +1,12 @@
 """The state of publications, subscriptions and agents. Without Spark."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from mergerepl.delta.sql_text import text_literal, text_literals
-from mergerepl.delta.tables import count_rows, head_version, is_delta_table, written_ns
-from mergerepl.delta.vacuum import moment_of_ns
+from mergerepl.delta.tables import count_rows, head_version, is_delta_table, open_table, written_ns
+from mergerepl.delta.vacuum import lag_of, moment_of_ns
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
@@ -24,6 +25,7 @@ from mergerepl.systables.transactional import (
     HISTORY,
     INACTIVE,
     LOG_READER_AGENT,
+    QUEUED,
     STOPS,
     SUBSCRIBED,
     HistoryRow,
@@ -31,18 +33,75 @@ from mergerepl.systables.transactional import (
     StopRow,
     SubscriptionRow,
 )
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import DistributionStore, Root, required, subscriptions_of
 from mergerepl.transactional.position import delivered_through, since_last_batch, stored_position
+from mergerepl.transactional.queued_edits import UnreadableQueueError, look, source_row, unsent_commits
 from mergerepl.transactional.refusals import to_run
+
+_LAG, _LAG_GRAVE = 0.5, 0.8
+"""Parts of the shorter of file and log retention from which on an unsent edit is a warning, or critical."""
 
 LOG_READER = "log reader"
 """The log reader among the subscribers, as lists name it."""
 
 
 def pending(root: Root) -> tuple[Pending, ...]:
-    """Return the undistributed commands of each subscription, by the gate, and the unread commits. No JVM."""
-    return tuple(each for _, each in _pending(required(root)).values())
+    """Return the undistributed commands of each subscription, by the gate, and the unread commits. No JVM.
+
+    A subscriber that writes has a row for each article with the commits whose edits were not sent, too.
+    """
+    distributor = required(root)
+    found = [each for _, each in _pending(distributor).values()]
+    for name, row in subscriptions_of(distributor):
+        found += unsent_edits(distributor, name, row)
+    return tuple(found)
+
+
+def unsent_edits(distributor: DistributionStore, publication: str, row: SubscriptionRow) -> list[Pending]:
+    """Return the edits that wait in the queue of a subscription, by article; [] if it does not write. No JVM."""
+    return [
+        Pending(
+            *(TRANSACTIONAL, publication, row.subscriber, each.article.article, "upload"),
+            uncaptured_commits=len(each.commits),
+            problem=each.problem,
+        )
+        for each in _queues(distributor, row)
+    ]
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """The queue of an article: its table, the versions with unsent edits, and why they cannot be read."""
+
+    article: Shape
+    table: Location
+    commits: Sequence[int] = ()
+    problem: str | None = None
+
+
+def _queues(distributor: DistributionStore, row: SubscriptionRow) -> Iterator[_Queue]:
+    if row.update_mode != QUEUED or row.status == SUBSCRIBED:
+        return
+    subscriber, guid = distributor.subscriber(row), row.subscription_guid
+    is_there = is_folder(subscriber.root)
+    known = subscriber.queue(guid) if is_there else {}
+    for article in distributor.articles(row.publication_id):
+        queue = _Queue(article, subscriber.table(row, article))
+        if not is_there:
+            yield replace(queue, problem=f"'{subscriber.root}' is not there: is it mounted?")
+            continue
+        try:
+            if article.article_id not in known:
+                raise UnreadableQueueError("it is not known how far they were sent")
+            path = row.destination.get(article.article, article.destination_object)
+            found = look(subscriber.root, source_row(known[article.article_id], path))
+            yield replace(queue, commits=unsent_commits(found, guid))
+        except (UnreadableQueueError, StoreError) as error:
+            why = str(error).rstrip(".")
+            text = f"The edits of article '{article.article}' at '{subscriber.root}' cannot be read: {why}."
+            yield replace(queue, problem=text)
 
 
 def _pending(distributor: DistributionStore) -> dict[str, tuple[bytes, Pending]]:
@@ -235,6 +294,7 @@ def _delivery(
     now: datetime,
 ) -> DeliveryState:
     position, waiting = waits
+    queued = unsent_edits(distributor, publication.publication, row)
     oldest = next(
         iter(distributor.meant_for(row.publication_id, distributor.transactions_after(position))), None
     )
@@ -247,9 +307,10 @@ def _delivery(
         subscriber=row.subscriber,
         status=_STATUSES.get(row.status, "subscribed"),
         xact_seqno=str(Lsn(position)),
+        upload=0 if queued and not any(each.problem for each in queued) else None,
         download=waiting.changes,
         transactions_waiting=waiting.units,
-        uncaptured_commits=waiting.uncaptured_commits,
+        uncaptured_commits=waiting.uncaptured_commits + sum(each.uncaptured_commits for each in queued),
         waiting_since=since,
         retention_used=retention_used(since, publication, now),
         last_sync_date=last[0].time if last else None,
@@ -270,7 +331,8 @@ def retention_used(since: datetime | None, publication: PublicationRow, now: dat
 def warnings_of(root: Root, now: datetime, alerts: Alerts = DEFAULT) -> list[StatusWarning]:
     """Return the problems of the published tables and of the subscribers. Starts no JVM.
 
-    Warnings: commands that wait longer than 30 seconds, or four fifths of the longest retention; a subscriber that is
+    Warnings: commands that wait longer than 30 seconds, or four fifths of the longest retention; edits that wait half of
+    what Delta keeps them; a subscriber that is
     missing, not initialised, or not known to be equal; an agent that stopped for a reason that may pass. Critical: a
     paused table, an agent that stopped for another reason, a subscriber that is inactive or whose commands are above the
     longest retention. `alerts` has the thresholds that a file states.
@@ -358,6 +420,25 @@ def _of_subscription(
         )
     if is_there:
         yield from _of_tables(distributor, row)
+        yield from _of_queues(distributor, row, now, alerts)
+
+
+def _of_queues(
+    distributor: DistributionStore, row: SubscriptionRow, now: datetime, alerts: Alerts
+) -> Iterator[tuple[str, str]]:
+    """Yield the edits that cannot be sent, or not for long: Delta removes what the queue reader needs."""
+    for queue in _queues(distributor, row):
+        if queue.problem is not None:
+            yield CRITICAL, f"{queue.problem} Run `mergerepl sync`: it names the way out."
+        if not queue.commits or (lag := lag_of(open_table(queue.table), queue.commits[0])) is None:
+            continue
+        if (used := lag.used(now)) >= (alerts.capture_lag or _LAG):
+            yield (
+                CRITICAL if used >= _LAG_GRAVE else WARNING,
+                f"Edits of '{queue.table}' since {lag.since:%Y-%m-%d %H:%M}Z were not sent. From "
+                f"{lag.since + lag.retention:%Y-%m-%d %H:%M}Z on Delta may remove files or log entries that the queue "
+                "reader needs. Run `mergerepl sync` before.",
+            )
 
 
 def _of_tables(distributor: DistributionStore, row: SubscriptionRow) -> Iterator[tuple[str, str]]:

@@ -263,6 +263,7 @@ def _publication_row(stated: Publication, publications: Sequence[PublicationRow]
         min_distretention=int(stated.min_retention.total_seconds() // 3600),
         max_distretention=int(stated.max_retention.total_seconds() // 3600),
         removed_through=known.removed_through if known else bytes(10),
+        conflict_retention=stated.conflict_retention,
     )
 
 

@@ -94,6 +94,13 @@ def look(root: Location, source: LogReaderRow) -> SourceLook:
     return found
 
 
+def unsent_commits(found: SourceLook, guid: str) -> list[int]:
+    """Return the versions of the commits that may have edits and were not sent."""
+    return [
+        unit.version for unit in found.units if not unit.is_ddl and not is_own_commit(unit.commit.mark, guid)
+    ]
+
+
 def next_run(found: SourceLook, guid: str, *, through: int | None = None) -> Run | None:
     """Return the first run of edits; None without any. `through`: the end of a run that was decided before.
 

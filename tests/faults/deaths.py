@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,18 +46,51 @@ def killed(
     cwd: Path | None = None,
     given: bytes = b"",
 ) -> None:
-    """Run a command, or the script of Python, in a process that is killed at a failpoint, alone or with its JVM."""
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        input=given,
-        env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={kind}", "MERGEREPL_MEMORY": "1g"},
-        capture_output=True,
-        start_new_session=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    """Run a command, or the script of Python, in a process group of its own, and end it at a failpoint.
+
+    `kind`: kill (Python alone), killgroup (with its JVM), jvm (its JVM alone, while Python waits at the failpoint).
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        gate = Path(folder) / "gate"
+        process = subprocess.Popen(
+            list(map(str, command)),
+            cwd=cwd,
+            env={
+                **os.environ,
+                "MERGEREPL_FAILPOINT": f"{point}={f'pause:{gate}' if kind == 'jvm' else kind}",
+                "MERGEREPL_MEMORY": "1g",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        if kind == "jvm":
+            reached = gate.with_name(f"{gate.name}.reached")
+            while not reached.exists() and process.poll() is None:
+                time.sleep(0.05)
+            assert reached.exists(), process.communicate()
+            os.kill(jvm_of(process.pid), signal.SIGKILL)
+            gate.touch()
+        said = process.communicate(given, timeout=600)[0].decode()
+    if kind != "jvm":
+        assert process.returncode == -signal.SIGKILL, said
+    elif process.returncode != 0:
+        # Late enough the command needs its JVM no more; else it says what happened.
+        assert "The Spark engine ended" in said, said
+        assert "Traceback" not in said
+
+
+def jvm_of(python: int) -> int:
+    """Return the process id of a process's JVM."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            name, fields = (entry / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+        except OSError:
+            continue
+        if name == "java" and int(fields.split()[1]) == python:
+            return int(entry.name)
+    raise AssertionError(f"process {python} has no JVM")
 
 
 def script(text: str, *arguments: object) -> list[object]:

@@ -2,10 +2,7 @@
 
 import os
 import random
-import signal
-import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.calls import merge_capture
+from tests.faults.deaths import killed
 from tests.faults.ladder import CAPTURED_BEFORE, LADDER
 from tests.faults.sessions import NORTH
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -65,44 +63,8 @@ def watched(spark: SparkSession, new_folder: Callable[[], Path]) -> Watched:
 
 
 def kill_sync(folder: Path, point: str, kind: str, *, engine: str) -> None:
-    """Start the command in a process group of its own, and end it, or its JVM, at a failpoint."""
-    gate = folder / f"{point} {kind} {uuid.uuid4().hex[:6]}"
-    action = f"pause:{gate}" if kind == "jvm" else kind
-    process = subprocess.Popen(
-        [str(Path(sys.executable).with_name("mergerepl")), "sync", "north", "-f", "hub", "--engine", engine],
-        cwd=folder,
-        env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={action}", "MERGEREPL_MEMORY": "1g"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    if kind == "jvm":
-        reached = gate.with_name(f"{gate.name}.reached")
-        while not reached.exists() and process.poll() is None:
-            time.sleep(0.05)
-        assert reached.exists(), process.communicate()
-        os.kill(jvm_of(process.pid), signal.SIGKILL)
-        gate.touch()
-    said, _ = process.communicate(timeout=300)
-    if kind != "jvm":
-        assert process.returncode == -signal.SIGKILL, said
-    elif process.returncode != 0:
-        # Late enough a session needs its JVM no more; else it says what happened.
-        assert "The Spark engine ended" in said, said
-        assert "Traceback" not in said
-
-
-def jvm_of(python: int) -> int:
-    """Return the process id of a process's JVM."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            name, fields = (entry / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
-        except OSError:
-            continue
-        if name == "java" and int(fields.split()[1]) == python:
-            return int(entry.name)
-    raise AssertionError(f"process {python} has no JVM")
+    command = Path(sys.executable).with_name("mergerepl")
+    killed([command, "sync", "north", "-f", "hub", "--engine", engine], point, kind, cwd=folder)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +18,9 @@ from mergerepl.transactional import agents
 from mergerepl.transactional.catalog import DistributionStore, distributor_at, subscriptions_of
 from mergerepl.transactional.distribution import Agent
 from tests.cdc.databases import add, delete, merge, update
+from tests.faults.deaths import killed
 from tests.properties import queued_model as model
-from tests.transactional.publications import dies, new_table, publication_file, rows, run, warnings
+from tests.transactional.publications import dies, new_table, publication_file, rows, run, state, warnings
 
 pytestmark = pytest.mark.spark
 
@@ -63,6 +65,14 @@ class Orders:
         found = rows(self.hq)
         assert [rows(self.at(name)) for name in self.names] == [found] * len(self.names)
         return found
+
+    def unsent(self) -> dict[str, int]:
+        """Return the commits whose edits were not sent, by subscriber, as `pending` prints them."""
+        found: Counter[str] = Counter()
+        for each in run("pending", "-f", self.file):
+            if each["direction"] == "upload" and each["uncaptured_commits"]:
+                found[Path(each["subscriber"]).name] += each["uncaptured_commits"]
+        return dict(found)
 
     def losers(self) -> Counter[tuple[str, Any, Any, Any]]:
         """Return the logged losers: subscriber, key, losing and winning quantity."""
@@ -124,11 +134,40 @@ def test_a_lost_edit_is_logged_once_where_the_reading_dies(spark: SparkSession, 
     orders = Orders(replica_dir, "north", table={1: ("a", 1), 2: ("b", 2)})
     update(orders.hq, "id = 1", qty="11")
     update(orders.at("north"), "id > 0", qty="qty * 10")
+    hq = replica_dir / "hq"
+    assert orders.unsent() == {"north": 1}
+    assert state(hq)["subscriptions"][0]["uncaptured_commits"] == 2
     dies("queue.after_merge", "sync", "-f", orders.file)
+    # The publisher has the edits, the reading is not done.
+    assert orders.unsent() == {"north": 1}
     (done,) = orders.sync()
     assert done["upload"] == {"inserts": 0, "updates": 1, "deletes": 0, "conflicts": 1}
     assert rows(orders.hq) == rows(orders.at("north")) == [(1, "a", 11), (2, "b", 20)]
     assert orders.losers() == {("north", 1, 10, 11): 1}
+    assert orders.unsent() == {}
+    assert state(hq)["subscriptions"][0]["upload"] == 0
+    (counted,) = run("conflicts", "list", "--count-by", "table,type,resolver", "-f", hq)["counts"]
+    assert {
+        name: counted[name] for name in ("article", "conflict_type", "resolver", "conflicts", "columns")
+    } == {
+        "article": "orders",
+        "conflict_type": 1,
+        "resolver": "publisher wins",
+        "conflicts": 1,
+        "columns": {"qty": 1},
+    }
+    page = replica_dir / "page.html"
+    assert run("conflicts", "report", "-o", page, "-f", hq)["conflicts"] == 1
+    assert "publisher wins" in page.read_text(encoding="utf-8")
+    # Nothing is past its retention yet.
+    assert {each["kind"]: each["rows"] for each in run("cleanup", "-f", hq)["removed"]}["conflicts"] == 0
+    assert len(orders.losers()) == 1
+    planned = run("cleanup", "--only", "conflicts", "--older-than", "0s", "--dry-run", "-f", hq)["removed"]
+    assert [(each["type"], each["kind"], each["rows"]) for each in planned] == [
+        ("transactional", "conflicts", 1)
+    ]
+    assert run("conflicts", "drop", "--older-than", "0s", "--yes", "-f", hq)["conflicts"] == 1
+    assert not orders.losers()
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +205,35 @@ def test_a_reading_that_dies_is_finished_and_logs_each_loser_once(
     }
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "kind"),
+    [
+        ("queue.after_plan", "killgroup"),
+        ("queue.after_plan", "jvm"),
+        ("queue.after_merge", "kill"),
+        ("queue.after_merge", "jvm"),
+        ("queue.after_losers", "killgroup"),
+        ("queue.after_position", "kill"),
+    ],
+)
+def test_a_reading_that_is_killed_is_finished_and_logs_each_loser_once(
+    dying: Orders, point: str, kind: str
+) -> None:
+    """kill -9 of a real `mergerepl sync`: of Python, of its JVM, of both, before and after the publisher has the edits."""
+    before = dying.losers()
+    base = max(qty for *_, qty in rows(dying.hq)) + 10
+    update(dying.hq, "id = 3", qty=str(base))
+    update(dying.at("north"), "id in (1, 3)", qty=str(base + 1))
+    command = [Path(sys.executable).with_name("mergerepl"), "sync", "-f", dying.file]
+    killed(command, point, kind, cwd=dying.folder)
+    # A user goes on before the next run.
+    update(dying.at("north"), "id = 4", qty=str(base + 2))
+    found = {key: qty for key, _, qty in dying.rest()}
+    assert (found[1], found[3], found[4]) == (base + 1, base, base + 2)
+    assert dying.losers() - before == {("north", 3, base + 1, base): 1}
+
+
 def subscription_of(store: DistributionStore, name: str) -> tuple[str, Any]:
     ((publication, row),) = subscriptions_of(store, subscriber=name)
     return publication, row
@@ -192,7 +260,7 @@ def edits(rng: random.Random, most: int) -> dict[int, int | None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(10))
 def test_drawn_histories_are_those_of_the_model(spark: SparkSession, replica_dir: Path, seed: int) -> None:
     """Edits everywhere, readings and batches in any order, also batches over edits that were not read."""
     rng = random.Random(seed)
