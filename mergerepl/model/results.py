@@ -510,7 +510,8 @@ class RowPartition:
     """A current or past partition of a filtered article's row, by the publisher's mappings.
 
     `partition_id` -1 is for rows that every subscriber has. `generation` is the publisher's, of the last change of the
-    row there; `reason` is why it left: deleted, own_columns or parent; None while it is in.
+    row there; `reason` is why it left: deleted, own_columns, parent or host_name; None while it is in. `subscriber` is set
+    if the row came or left for that subscriber alone, because its host_name or suser_sname changed.
     """
 
     partition_id: int
@@ -518,6 +519,7 @@ class RowPartition:
     suser_sname: str | None
     generation: int
     reason: str | None = None
+    subscriber: str = ""
 
 
 @dataclass(frozen=True)

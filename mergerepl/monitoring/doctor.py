@@ -314,13 +314,15 @@ def _files(folder: Location, *, mend: bool) -> Iterator[Check]:
         yield Check(f"files {folder}", CheckStatus.WARN, error.message, _FOLLOW)
         return
     found = []
-    articles = {replica.table(article): article for article in replica.articles}
-    for table in filter(is_delta_table, tables):
+    for table in filter(is_delta_table, dict.fromkeys(tables)):
         try:
             found.append(faulty_files(table))
-            if (article := articles.get(table)) is not None:
-                yield from _cost(folder, article, table)
-                yield from _lag(replica, article, table)
+            # Several publications may share a table.
+            sharing = [each for each in replica.articles if replica.table(each) == table]
+            for article in sharing:
+                name = f"{table} ({article.publication})" if len(sharing) > 1 else str(table)
+                yield from _cost(folder, article, table, name)
+                yield from _lag(replica, article, table, name)
         except Exception as error:
             yield Check(
                 f"files {table}", CheckStatus.WARN, f"could not be checked: {reason_of(error)}", _FOLLOW
@@ -334,23 +336,23 @@ def _files(folder: Location, *, mend: bool) -> Iterator[Check]:
             yield _faulty(folder, faults, mended=_mended(folder, faults) if mend else 0)
 
 
-def _cost(folder: Location, article: PublishedArticle, table: Location) -> Iterator[Check]:
+def _cost(folder: Location, article: PublishedArticle, table: Location, name: str) -> Iterator[Check]:
     """Warn if few changes of an article's table take long."""
     found = cost(folder, article.name, article.bounded_identity, open_table(table))
     if found is not None:
-        yield Check(f"cost {table}", CheckStatus.WARN, "; ".join(found.reasons), found.remedy)
+        yield Check(f"cost {name}", CheckStatus.WARN, "; ".join(found.reasons), found.remedy)
     if updates := update_cost(open_table(table), article.identity):
-        yield Check(f"cost {table}", CheckStatus.WARN, updates)
+        yield Check(f"cost {name}", CheckStatus.WARN, updates)
 
 
-def _lag(replica: Replica, article: PublishedArticle, table: Location) -> Iterator[Check]:
+def _lag(replica: Replica, article: PublishedArticle, table: Location, name: str) -> Iterator[Check]:
     """Warn if commits that are not captured may soon be lost for it."""
     info = replica.info()
     lag = article_lag(article, uncaptured(replica, article, info), info)
     warned = None if lag is None else warning_of_lag(article.name, table, lag)
     if warned is not None:
         status = CheckStatus.FAIL if warned[1] else CheckStatus.WARN
-        yield Check(f"capture {table}", status, warned[0], f"{REMEDY} -f {replica.root}.")
+        yield Check(f"capture {name}", status, warned[0], f"{REMEDY} -f {replica.root}.")
 
 
 def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:

@@ -22,7 +22,7 @@ from mergerepl.rows.lineage_value import covers, merge
 from mergerepl.rows.rowguid import KeyValue, base_type, key_value, rowguid_of
 from mergerepl.store.location import Location
 from mergerepl.systables import contents, partitions
-from mergerepl.systables.partitions import EVERYBODY, Reason
+from mergerepl.systables.partitions import EVERYBODY, Reason, addressed_to
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.schema_checks import require_columns
 
@@ -99,11 +99,15 @@ def _compared(
     has each subscriber's partitions by its nickname, except subscribers of all rows. `partitions` are those of the row.
     """
     is_current = covers(each.lineage, newest, floor)
-    members = {row.partition_id for row in partitions if row.reason is None}
-    is_outside = each.nickname in sent_to and members.isdisjoint(sent_to[each.nickname])
+    sent = sent_to.get(each.nickname, frozenset())
+    # Moves that one subscriber alone got say nothing about the others.
+    known = [row for row in partitions if row.partition_id >= EVERYBODY or row.partition_id in sent]
+    members = {row.partition_id for row in known if row.reason is None}
+    is_outside = each.nickname in sent_to and members.isdisjoint(sent)
     is_outside = is_outside and each.row is None and each.problem is None
     # A row without a partition was deleted, or is as published: a replica that has its metadata is up to date.
-    is_outside = is_outside and not (is_current and not members)
+    has_moved = any(row.partition_id < EVERYBODY for row in known)
+    is_outside = is_outside and not (is_current and not members and not has_moved)
     return replace(each, current=is_current or is_outside, outside=is_outside)
 
 
@@ -305,6 +309,14 @@ def row_partitions(publisher: Replica, article: PublishedArticle, rowguid: str) 
     newest: dict[int, Row] = {}
     for row in sorted([*current, *past], key=lambda row: int(row[contents.SEQ])):
         newest[row[partitions.PARTITION_ID]] = row
+    movers = {addressed_to(row.replnickname): row for row in publisher.relations(article.pubid)}
+    for number in [each for each in newest if each < EVERYBODY]:
+        mover = movers.get(number)
+        later = (EVERYBODY, None if mover is None else mover.partition_id)
+        seq = int(newest[number][contents.SEQ])
+        if mover is None or any(each in newest and int(newest[each][contents.SEQ]) > seq for each in later):
+            # The row has moved since.
+            del newest[number]
     groups = {group.partition_id: group for group in publisher.control.rows(partitions.PARTITION_GROUPS)}
     return tuple(
         RowPartition(
@@ -313,20 +325,19 @@ def row_partitions(publisher: Replica, article: PublishedArticle, rowguid: str) 
             groups[number].SUSER_SNAME_FN if number in groups else None,
             row[contents.GENERATION],
             Reason(row[partitions.REASON]).name.lower() if row.get(partitions.REASON) is not None else None,
+            movers[number].subscriber_server if number in movers else "",
         )
-        for number, row in sorted(newest.items())
-        # Moves of one subscriber to another partition are below.
-        if number >= EVERYBODY
+        for number, row in sorted(newest.items(), key=lambda each: (each[0] < EVERYBODY, each[0]))
     )
 
 
 def sent_partitions(publisher: Replica, article: PublishedArticle) -> dict[int, frozenset[int]]:
-    """Return the partitions that each subscriber gets, by its nickname; empty if the article is not filtered."""
+    """Return the partitions and moves that each subscriber gets, by its nickname; empty if the article is not filtered."""
     publication = filtered_publication(publisher, article.pubid)
     if publication is None or article.nickname not in publication.tablenicks:
         return {}
     return {
-        row.replnickname: frozenset({EVERYBODY, row.partition_id})
+        row.replnickname: frozenset({EVERYBODY, row.partition_id, addressed_to(row.replnickname)})
         for row in publisher.relations(article.pubid)
         if row.partition_id is not None and not row.is_ended
     }

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import mergerepl
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.publish.partitions import add, list_partitions
 from mergerepl.replica.replica import Replica
@@ -113,6 +114,17 @@ def test_a_changed_host_name_is_another_partition_after_the_next_session(tmp_pat
         (session,) = network.project.sync().sessions
         assert session.error is None
         assert set(network.rows("one", "customers")) == {there}
+    left, came = (
+        mergerepl.Replica(tmp_path / "hq").row("customers", key={"id": str(number)}) for number in (1, 2)
+    )
+    one = str(tmp_path / "one")
+    assert [(each.subscriber, each.reason) for each in left.partitions] == [(one, "host_name")]
+    assert [(each.subscriber, each.reason) for each in came.partitions] == [(one, None)]
+    assert [[each.outside for each in row.replicas] for row in (left, came)] == [
+        [False, True],
+        [False, False],
+    ]
+    assert all(each.current for row in (left, came) for each in row.replicas)
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """One table in two merge publications of one publisher: other columns, keys and filters, and one conflict log each."""
 
 import json
+import os
 import random
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
 from mergerepl.errors import PublicationError
+from mergerepl.monitoring.doctor import checks
 from tests.faults.deaths import dies
 from tests.schema.stars import Published
 
@@ -106,6 +109,17 @@ def test_a_table_in_two_publications(tmp_path: Path) -> None:
     assert network.rows("hq", "orders")[1]["b"] == "later"
     network.sync("all")
     assert network.rows("north", "orders") == network.rows("hq", "orders")
+
+
+@pytest.mark.slow
+def test_the_doctor_names_each_publication_of_a_shared_table(tmp_path: Path) -> None:
+    shared = Shared(tmp_path)
+    shared.table("hq", "orders").update({"a": "'z'"}, predicate="id = 1")
+    table = tmp_path / "hq/orders"
+    then = time.time() - 8 * 86_400
+    os.utime(table / "_delta_log" / f"{shared.table('hq', 'orders').version():020d}.json", (then, then))
+    found = [each.name for each in checks([str(tmp_path / "hq")]) if each.name.startswith("capture ")]
+    assert found == [f"capture {table} (all)", f"capture {table} (some)"]
 
 
 @pytest.mark.slow

@@ -400,9 +400,16 @@ _LEFT = {
     "deleted": "it was deleted",
     "own_columns": "its own columns changed",
     "parent": "a row that it follows changed",
+    "host_name": "the subscriber's host_name changed",
 }
 _PARTITIONS: Columns = {
-    ">partition": lambda each: "everybody" if each.partition_id == -1 else each.partition_id,
+    ">partition": lambda each: (
+        short(each.subscriber)
+        if each.subscriber
+        else "everybody"
+        if each.partition_id == -1
+        else each.partition_id
+    ),
     "HOST_NAME()": "host_name",
     "SUSER_SNAME()": "suser_sname",
     "the row": lambda each: (
