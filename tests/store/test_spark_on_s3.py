@@ -106,8 +106,24 @@ def test_a_log_is_listed_from_a_version_on(spark: SparkSession, table: Location,
     assert "start-after=" in proxy.requests[0].query
     assert listed("00000000000000000006.") == [names[6], *later]
     assert listed("00000000000000000008.") == ["_last_checkpoint"]
+    assert listed("../\0") == ["_delta_log"], "VACUUM lists the folders of a table so"
     with pytest.raises(Exception, match="FileNotFoundException"):
         listed("../../absent/_delta_log/00000000000000000000.json")
+
+
+@pytest.mark.slow
+def test_vacuum_removes_old_files_from_all_folders_of_a_table(spark: SparkSession, table: Location) -> None:
+    rows = spark.range(2).coalesce(1).selectExpr("id", "id as part")
+    for _ in range(2):
+        rows.write.format("delta").mode("overwrite").partitionBy("part").save(table.spark_uri)
+    name = "spark.databricks.delta.retentionDurationCheck.enabled"
+    spark.conf.set(name, "false")
+    try:
+        spark.sql(f"VACUUM delta.`{table.uri}` RETAIN 0 HOURS")
+    finally:
+        spark.conf.unset(name)
+    left = [str(file) for file in storage(table).files_below(table) if str(file).endswith(".parquet")]
+    assert sorted(left) == sorted(opened(table).file_uris())
 
 
 @pytest.mark.slow

@@ -70,11 +70,15 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
         }
     }
 
-    /** Lists the files of the path's folder from this name on, without those before: logs grow, and a page has 1,000. */
+    /**
+     * Lists the files of a log from this name on, without those before: logs grow, and a page has 1,000.
+     *
+     * VACUUM lists the folders of a table with this method, from the name "\0" on, and needs the folders in them.
+     */
     @Override
     public Iterator<FileStatus> listFrom(Path path, Configuration conf) throws IOException {
         FileSystem fs = path.getFileSystem(conf);
-        if (!(fs instanceof S3AFileSystem)) {
+        if (!(fs instanceof S3AFileSystem) || !path.getParent().getName().equals("_delta_log")) {
             return super.listFrom(path, conf);
         }
         Path from = fs.makeQualified(path);
