@@ -244,7 +244,13 @@ def synchronize(
             is_only=is_only,
         )
 
-    sessions = run_again(run, targets, 0 if dry_run else retries)
+    if retries and not dry_run:
+        from mergerepl.merge.session.session_history import one_round
+
+        with one_round():
+            sessions = run_again(run, targets, retries)
+    else:
+        sessions = run_again(run, targets, 0)
     options = {"streams": streams, "skip_errors": list(skip_errors) or None}
     for each in one_way:
         is_only = len(one_way) == 1 and not targets

@@ -20,7 +20,7 @@ class Relation:
         retention_used: Part of the time after which the subscription expires that this change has waited; 1 is expired.
         last_sync_date: End of the last session or batch.
         last_sync_status: Its outcome.
-        failures: Sessions that failed one after the other, up to 3.
+        failures: Rounds that failed one after the other, up to 3: a session with its `--retries` is one.
         is_reachable: Whether the replica at the other end can be read.
         validated: The last validation that found all articles equal.
         diverged: Article that a validation found different -> level and time of it.

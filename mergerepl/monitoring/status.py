@@ -172,7 +172,7 @@ def _warnings_of(
         yield f"A schema change stops {who}: {state.schema_stop}", CRITICAL
     elif row.last_sync_status == SyncStatus.FAILED:
         is_often = row.failures >= _FAILED_OFTEN
-        which = f"The last {row.failures} sessions or more" if is_often else "The last session"
+        which = f"The last {row.failures} rounds or more" if is_often else "The last session"
         # Perhaps its replica is only out of reach for a while.
         text = f"{which} of {who} failed: {row.last_sync_summary}"
         yield text, CRITICAL if is_often else WARNING

@@ -271,7 +271,7 @@ class SubscriptionRow:
         Mapping[int, str],
         "tablenick -> level and time of the validation that found other rows; until it is equal",
     ] = field(default_factory=dict)
-    failures: Annotated[int, "sessions that failed one after the other, up to 3"] = 0
+    failures: Annotated[int, "rounds that failed one after the other, up to 3"] = 0
     former_partition_id: Annotated[
         int | None, "the partition before its host_name or suser_sname changed; NULL: they never did"
     ] = None

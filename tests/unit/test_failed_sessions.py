@@ -96,10 +96,23 @@ def test_three_failures_in_a_row_are_critical_until_a_session_succeeds(hq: Path)
         found.append((row.failures, warning.level, DeltaTable(str(table)).version()))
     assert [each[:2] for each in found] == [*((1, "warning"), (2, "warning")), *[(3, "critical")] * 3]
     assert found[-1][2] == found[2][2], "what repeats commits nothing"
-    assert warning.text.startswith(f"The last 3 sessions or more of '{north}' failed: ")
+    assert warning.text.startswith(f"The last 3 rounds or more of '{north}' failed: ")
     north.with_name("aside").rename(north)
     assert mergerepl.Project.load(hq).sync("north").ok
     assert [each.failures for each in merge_status(hq).subscriptions] == [0, 0]
+
+
+def test_all_tries_of_a_round_count_as_one_failure(hq: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mergerepl.sessions.time.sleep", lambda _: None)
+    north, table = hq.parent / "north", hq / "_mergerepl" / "sysmergesubscriptions"
+    north.rename(north.with_name("aside"))
+    for failures in (1, 2, 3):
+        before = DeltaTable(str(table)).version()
+        with pytest.raises(OutOfReachError):
+            mergerepl.Project.load(hq).sync("north", retries=3)
+        assert sum(each.failures for each in merge_status(hq).subscriptions) == failures
+        assert DeltaTable(str(table)).version() == before + 1
+    assert len(merge_history(hq)) == 1
 
 
 def result(error: MergeReplError | None) -> SessionResult:

@@ -4,7 +4,9 @@ A failure that repeats is recorded once: sessions at an interval that always fai
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -30,7 +32,20 @@ log = logging.getLogger(__name__)
 A_DAY = timedelta(days=1)
 
 FAILED_OFTEN = 3
-"""Failed sessions one after the other that `status` reports as critical; more are not counted: they commit nothing."""
+"""Failed rounds one after the other that `status` reports as critical; more are not counted: they commit nothing."""
+
+_COUNTED: ContextVar[set[tuple[Location, str]] | None] = ContextVar("counted", default=None)
+"""The ends and subscriptions whose failure in this round is counted; None: each session is a round."""
+
+
+@contextmanager
+def one_round() -> Iterator[None]:
+    """Count the failed sessions of a subscription within this block, which are tries of one round, once at each end."""
+    token = _COUNTED.set(set())
+    try:
+        yield
+    finally:
+        _COUNTED.reset(token)
 
 
 @dataclass(frozen=True)
@@ -204,14 +219,25 @@ def record_failure(
                 if row.subid != subid or not row.is_active:
                     continue
                 is_known = all(getattr(row, name) == value for name, value in failed.items())
-                if is_known and row.failures >= FAILED_OFTEN:
+                failures = min(row.failures + _is_first_of_round(replica.root, subid), FAILED_OFTEN)
+                if is_known and row.failures == failures:
                     continue
                 if not (is_in_history or is_known):
                     _append_failure(replica, subid, publication, str(subscriber), why, started)
-                now = {"last_sync_date": datetime.now(UTC), "failures": min(row.failures + 1, FAILED_OFTEN)}
+                now = {"last_sync_date": datetime.now(UTC), "failures": failures}
                 update_subscription(replica, subid, row.replid, failed | now)
     except (MergeReplError, OSError) as error:
         log.warning("that the session failed is not recorded everywhere: %s", error)
+
+
+def _is_first_of_round(root: Location, subid: str) -> bool:
+    """Whether no failure of this subscription is counted at this end in this round; from now on it is."""
+    counted = _COUNTED.get()
+    if counted is None:
+        return True
+    is_first = (root, subid) not in counted
+    counted.add((root, subid))
+    return is_first
 
 
 def _append_failure(
