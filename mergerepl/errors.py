@@ -105,6 +105,9 @@ class SchemaMismatchError(MergeReplError):
 class SchemaStoppedError(SchemaMismatchError):
     """A subscriber's table cannot take a schema change: its subscription waits until that is undone."""
 
+    reason = ""
+    """Why, without the names of the article and the subscriber."""
+
 
 class CaptureError(MergeReplError):
     """The change feed of an article has a gap that capture cannot bridge."""

@@ -14,7 +14,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.listing import Listing, html_table
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import PartitionInfo, RowInfo, TouchResult, TuneResult
-from mergerepl.model.schema_changes import SchemaChange
+from mergerepl.model.schema_changes import AlterResult, SchemaChange
 from mergerepl.model.tasks import MERGE, TRANSACTIONAL, Captured, Pending, Run, Status
 from mergerepl.places import types_at
 from mergerepl.sessions import root_of
@@ -257,7 +257,7 @@ class Partitions(Caller):
 
 @methods_of_caller
 class Schema(Caller):
-    """The schema changes that a replica published or received (`sysmergeschemachange`). No method starts Java."""
+    """The schema changes that a replica published or received (`sysmergeschemachange`)."""
 
     def __init__(self, at: Replica) -> None:
         super().__init__(at.spark, at.lock_wait_s)
@@ -271,6 +271,31 @@ class Schema(Caller):
         from mergerepl.merge.schema.listing import schema_changes
 
         return schema_changes(self._root, publication=publication)
+
+    def alter(
+        self, table: str, *, ddl: str, publication: str | None = None, ask: bool = True, dry_run: bool = False
+    ) -> AlterResult:
+        """Change a column of a published table, after each subscriber in reach was asked if it can follow.
+
+        Args:
+            table: Name of the article.
+            ddl: ADD COLUMN name type [COMMENT 'text'], DROP COLUMN name, RENAME COLUMN name TO name, or ALTER COLUMN name
+                TYPE type.
+            publication: Its name, if several publications have articles of that name.
+            ask: False: alter the table although a subscriber cannot follow.
+            dry_run: Ask only.
+
+        The next sync carries the change.
+
+        Raises: ConfigurationError if the statement cannot be read, or a name does not fit; SchemaMismatchError if the
+            change does not travel, or the table cannot take it; SchemaStoppedError if a subscriber's table cannot;
+            StoreError, CaptureError, EngineError; LeaseError (run again).
+        """
+        from mergerepl.merge.schema.alter import alter_published
+        from mergerepl.merge.schema.statement import parse_statement
+
+        change = parse_statement(ddl)
+        return alter_published(self._root, table, change, publication=publication, asks=ask, dry_run=dry_run)
 
 
 @contextmanager

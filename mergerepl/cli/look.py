@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command, group
@@ -12,10 +13,12 @@ from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Columns, listing
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tasks import UNKNOWN, Status, StatusWarning, check_code
+from mergerepl.model.words import short
 from mergerepl.places import types_at
 
 if TYPE_CHECKING:
     from mergerepl.model.results import PartitionInfo
+    from mergerepl.model.schema_changes import AlterResult
     from mergerepl.model.snapshot import Snapshot
     from mergerepl.replicas import Partitions
 
@@ -249,16 +252,23 @@ def _partitions(run: Invocation) -> Partitions:
 
 schema = group(
     "schema",
-    """List schema changes.
+    """List schema changes; change a published column.
 
     A column that is added at the publisher, also by a job that replaces the table, reaches every subscriber with its next
     sync, before rows.
 
     Example:
       mergerepl schema list
+      mergerepl schema alter orders --ddl "ADD COLUMN note STRING"
     """,
     is_at=True,
 )
+_ANSWERS: Columns = {
+    "publication": "publication",
+    "subscriber": lambda each: short(each.subscriber),
+    "answer": "answer",
+    "by": lambda each: "; ".join(each.statements) or each.reason,
+}
 _SCHEMA: Columns = {
     ">version": "version",
     "publication": "publication",
@@ -283,6 +293,38 @@ def list_schema(run: Invocation, publication: str | None) -> None:
     found = run.replica.schema.list(publication=publication)
     lines = [listing(found, _SCHEMA) if found else "There is no schema change."]
     run.output.reported({"schema": found}, lines)
+
+
+@schema.add(
+    name="alter",
+    effect=DESTROYS,
+    call="Replica.schema.alter",
+    takes="TABLE",
+    options=(option("--ddl", required=True), "--publication", "--no-ask"),
+    is_at=False,
+)
+def alter_table(run: Invocation, table: str, ddl: str, publication: str | None, no_ask: bool) -> None:
+    """Change a column of a published table.
+
+    One of ADD COLUMN name type [COMMENT 'text'], DROP COLUMN name, RENAME COLUMN name TO name, ALTER COLUMN name TYPE type.
+    Every subscriber in reach is asked first if its table can follow; with --no-ask the table is altered all the same. The
+    next sync carries the change. The same statement in any engine does the same, without the question. It asks before a
+    column is dropped.
+
+    Example:
+      mergerepl schema alter orders --ddl "ADD COLUMN note STRING" --dry-run
+      mergerepl schema alter orders --ddl "RENAME COLUMN note TO remark"
+    """
+    run.place.of_type("merge", "schema")
+    alter = partial(run.replica.schema.alter, table, ddl=ddl, publication=publication, ask=not no_ask)
+
+    def question(planned: AlterResult) -> str:
+        return f"Run {planned.statement} on {planned.table}?" if planned.is_drop else ""
+
+    done = run.carry_out(alter, question)
+    said = f"{done.table}: {done.statement}."
+    said += " Nothing was changed (--dry-run)." if done.dry_run else " The next sync carries it."
+    run.output.reported(done, [*([listing(done.answers, _ANSWERS)] if done.answers else []), said])
 
 
 def _report(output: Output, value: object, found: Sequence[PartitionInfo]) -> None:

@@ -226,6 +226,8 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--metrics": _stated("Serve metrics for Prometheus, as at 127.0.0.1:9464.", "HOST:PORT"),
     "--metrics-file": _stated("Write metrics for Prometheus to this file.", "FILE"),
     "--dashboard": _stated("Write the page of `mergerepl dashboard` every --interval.", "PAGE"),
+    "--ddl": _stated("The change of a column, as it follows ALTER TABLE and the name.", "STATEMENT"),
+    "--no-ask": _flag("Do not ask the subscribers if they can follow."),
     "--no-sync": _flag("Run no syncs but those that commands hand over."),
     "--restart": _flag("Begin again from a snapshot of the present rows."),
     "--compare": _flag("Bridge a gap by the difference of the versions around it."),

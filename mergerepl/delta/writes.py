@@ -155,11 +155,8 @@ def add_columns(
     if not _missing_features(state, columns) and _is_altered_in_process(state, add):
         return
     named = ", ".join(_declared(column) for column in columns)
-    from mergerepl.spark.session import new_session
-
     forget_head(path)
-    # A commit changes a conf of its session.
-    session = new_session(spark_of()) if mark is None else session_with_mark(spark_of(), mark)
+    session = _session_of(spark_of, mark)
     state_features(lambda: session, state, (ddl_of(column["type"]) for column in columns))
     before_write()
     session.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({named})")
@@ -187,13 +184,20 @@ def _is_altered_in_process(state: TableState, alter: "Callable[[DeltaTable], Non
 
 
 def alter_table(
-    spark_of: "Callable[[], SparkSession]", path: Location, change: str, mark: CommitMark
+    spark_of: "Callable[[], SparkSession]", path: Location, change: str, mark: CommitMark | None = None
 ) -> None:
-    """Change a table's columns by ALTER TABLE, in a marked commit; `change` is what follows the table's name."""
+    """Change a table's columns by ALTER TABLE, in one commit; `change` is what follows the table's name."""
     forget_head(path)
-    session = session_with_mark(spark_of(), mark)
+    session = _session_of(spark_of, mark)
     before_write()
     session.sql(f"ALTER TABLE delta.{quote(str(path))} {change}")
+
+
+def _session_of(spark_of: "Callable[[], SparkSession]", mark: CommitMark | None) -> "SparkSession":
+    """Return a session of its own: a commit changes a conf."""
+    from mergerepl.spark.session import new_session
+
+    return new_session(spark_of()) if mark is None else session_with_mark(spark_of(), mark)
 
 
 def _declared(column: Field) -> str:

@@ -1,4 +1,4 @@
-"""What `mergerepl schema list` shows."""
+"""What `mergerepl schema list` and `schema alter` show."""
 
 from dataclasses import dataclass
 
@@ -19,3 +19,28 @@ class SchemaChange:
     changes: tuple[str, ...]
     done: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
+
+
+FOLLOWS, STOPS, NOT_ASKED = "follows", "stops", "not asked"
+
+
+@dataclass(frozen=True)
+class SchemaAnswer:
+    """Whether a subscriber can follow a change: `follows`, with its statements; `stops` or `not asked`, with the reason."""
+
+    publication: str
+    subscriber: str
+    answer: str
+    statements: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class AlterResult:
+    """A change of a published column: what follows ALTER TABLE and the table's name, and the subscribers' answers."""
+
+    table: str
+    statement: str
+    answers: tuple[SchemaAnswer, ...] = ()
+    dry_run: bool = False
+    is_drop: bool = False

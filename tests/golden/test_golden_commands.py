@@ -79,6 +79,7 @@ def test_merge(spark: SparkSession, transcript: Transcript) -> None:
     run("reinit north -f hq --discard-local --dry-run", code=1)
     run("status -f elsewhere", code=2)
     run("schema list -f hq")
+    run("schema alter customers -f hq --ddl 'ADD COLUMN remark STRING' --dry-run")
     transcript.compare("merge")
 
 

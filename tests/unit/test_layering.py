@@ -184,10 +184,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.merge.stage": BASE
     | PHASES
     | {"mergerepl.merge.apply", "mergerepl.merge.partitions", "mergerepl.merge.capture"},
-    # A subscriber's tables get the publisher's columns: what was written before each change is captured first.
+    # A subscriber's tables get the publisher's columns: what was written before each change is captured first. `schema
+    # alter` asks the replicas in reach.
     "mergerepl.merge.schema": BASE
     | PHASES
-    | {"mergerepl.merge.apply", "mergerepl.merge.capture", "mergerepl.publish"},
+    | {"mergerepl.merge.apply", "mergerepl.merge.capture", "mergerepl.monitoring", "mergerepl.publish"},
     # Repair compares as `validate`, and writes runs as a capture does.
     "mergerepl.merge.repair": BASE
     | PHASES

@@ -104,18 +104,22 @@ def is_additive(changes: Sequence[ColumnChange]) -> bool:
 
 def statement(change: ColumnChange, table: str) -> str:
     """Return the SQL statement that makes a change."""
-    alter = f"ALTER TABLE delta.{quote(table)}"
-    retyped = f"{alter} ALTER COLUMN {quote(change.new_name)} TYPE {change.new_type.upper()}"
+    of_table = {REPLACE: "REPLACE TABLE", RESTORE: "RESTORE TABLE"}.get(change.kind, "ALTER TABLE")
+    return f"{of_table} delta.{quote(table)} {clause(change)}".rstrip()
+
+
+def clause(change: ColumnChange) -> str:
+    """Return what follows the table's name in the statement that makes a change."""
+    retyped = f"ALTER COLUMN {quote(change.new_name)} TYPE {change.new_type.upper()}"
     added = ", ".join(change.added_fields)
     name, new = quote(change.column), quote(change.new_name)
     return {
-        ADD: f"{alter} ADD COLUMNS ({new} {change.new_type.upper()})",
-        DROP: f"{alter} DROP COLUMN {name}",
-        RENAME: f"{alter} RENAME COLUMN {name} TO {new}",
+        ADD: f"ADD COLUMNS ({new} {change.new_type.upper()})",
+        DROP: f"DROP COLUMN {name}",
+        RENAME: f"RENAME COLUMN {name} TO {new}",
         TYPE: retyped,
-        FIELDS: f"{alter} ADD COLUMNS ({added})" if added else retyped,
-        NULLABILITY: f"{alter} ALTER COLUMN {new} {'DROP' if change.is_nullable else 'SET'} NOT NULL",
-        REPLACE: f"REPLACE TABLE delta.{quote(table)}",
-        RESTORE: f"RESTORE TABLE delta.{quote(table)}"
-        + (f" TO VERSION AS OF {change.new_text}" if change.new_text else ""),
+        FIELDS: f"ADD COLUMNS ({added})" if added else retyped,
+        NULLABILITY: f"ALTER COLUMN {new} {'DROP' if change.is_nullable else 'SET'} NOT NULL",
+        REPLACE: "",
+        RESTORE: f"TO VERSION AS OF {change.new_text}" if change.new_text else "",
     }[change.kind]

@@ -25,6 +25,7 @@ from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.schema.follow import article_row, change_tracking, follow_columns
+from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.replica.replica import Replica
 from mergerepl.rows.sql import free_name, literal, quote
@@ -61,7 +62,7 @@ class SubscribersTable:
     known: Definition
     target: Definition
     publishers: TableState
-    changed: Collection[tuple[int, str]] = ()
+    changed: Collection[tuple[int | None, str]] = ()
     """The fields, with the kinds of their changes, that the publisher recorded since the version that is known here."""
     left: Collection[str] = ()
     """The names of columns that were published here once, in lower case."""
@@ -244,10 +245,44 @@ def _default_statement(each: PublishedField) -> str:
 
 def stopped(article: str, root: str, reason: str) -> SchemaStoppedError:
     """Return the error about a table that cannot take a schema change."""
-    return SchemaStoppedError(
+    error = SchemaStoppedError(
         f"Article '{article}' at '{root}': {reason}. Nothing was changed; other articles and subscribers go on.",
         replica=root,
         article=article,
+    )
+    error.reason = reason
+    return error
+
+
+def recorded_since(publisher: Replica, artid: str, version: int) -> set[tuple[int | None, str]]:
+    """Return the fields, with the kinds of their changes, that a publisher recorded after a version of an article."""
+    return {
+        (change.get("field"), change["what"])
+        for each in publisher.schema_changes()
+        if each.artid == artid and version < each.stated.get("article_version", 0)
+        for change in each.stated.get("changes", ())
+    }
+
+
+def table_at(
+    subscriber: Replica,
+    article: PublishedArticle,
+    target: Definition,
+    publishers: TableState,
+    changed: Collection[tuple[int | None, str]],
+) -> SubscribersTable:
+    """Return an article's table at a subscriber, beside the publisher's definition and table."""
+    definitions = article_row(subscriber, article.nickname).definitions
+    known = definitions[article.version]
+    left = {
+        each.name.lower()
+        for one in definitions.values()
+        if one.version <= article.version
+        for each in one.fields
+    }
+    table = open_table(subscriber.table(article))
+    return SubscribersTable(
+        *(article.name, str(subscriber.root), table, known, target, publishers), changed, left
     )
 
 
@@ -265,24 +300,15 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
     article = next(each for each in subscriber.articles if each.nickname == nickname)
     if article.root_version == target.version:
         return 0
-    known = article_row(subscriber, nickname).definitions[article.version]
-    table, publishers = open_table(subscriber.table(article)), open_table(publisher.root / row.source_table)
-    definitions = article_row(subscriber, nickname).definitions.values()
-    left = {each.name.lower() for one in definitions if one.version <= article.version for each in one.fields}
-    changed = {
-        (change.get("field"), change["what"])
-        for each in publisher.schema_changes()
-        if each.artid == row.artid and article.root_version < each.stated.get("article_version", 0)
-        for change in each.stated.get("changes", ())
-    }
-    steps = SubscribersTable(
-        *(article.name, str(subscriber.root), table, known, target, publishers), changed, left
-    ).steps()
+    publishers = open_table(publisher.root / row.source_table)
+    changed = recorded_since(publisher, row.artid, article.root_version)
+    at = table_at(subscriber, article, target, publishers, changed)
+    steps = at.steps()
     replid = subscriber.info().replid
     for step in steps:
         failpoint("schema.before_alter")
         mark = CommitMark("schema", step.what.to_step(), replid)
-        _carry_out(recorder, table.path, step, mark)
+        _carry_out(recorder, at.table.path, step, mark)
         failpoint("schema.after_alter")
     failpoint("schema.before_capture")
     follow_columns(recorder, [nickname])
