@@ -29,7 +29,8 @@ class PublishedArticle:
     version 1. `identity` are the columns (among them) that identify a row, `generated` those that Delta computes,
     each with its expression. `resolver_info` are the settings of the resolver, as stored. `partition_options` from
     1 on: a subscriber may not write rows outside of its partition. `compensates`: a subscriber's change that the
-    publisher's table refuses is undone at that subscriber.
+    publisher's table refuses is undone at that subscriber. `ends_after`: of an article that ends, the subscriptions
+    (subid) that upload once more.
     """
 
     publication: str
@@ -55,6 +56,7 @@ class PublishedArticle:
     version: int = 1
     images: tuple[ImageColumn, ...] = ()
     root_version: int = 1
+    ends_after: tuple[str, ...] = ()
 
     @classmethod
     def of_table(

@@ -148,5 +148,7 @@ def subscribed(publisher: Replica, subscriber: Replica, publication: str) -> str
 def article_pairs(publisher: Replica, subscriber: Replica, pubid: str) -> list[Pair]:
     """Return the articles of the subscription, as each side has them; None where a side lacks one."""
     here = {article.artid: article for article in publisher.articles_of(pubid)}
-    there = {article.artid: article for article in subscriber.articles_of(pubid)}
+    ended = publisher.ended(pubid)
+    found = (article for article in subscriber.articles_of(pubid) if article.nickname not in ended)
+    there = {article.artid: article for article in found}
     return [(here.get(artid), there.get(artid)) for artid in dict.fromkeys([*here, *there])]

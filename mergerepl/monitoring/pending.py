@@ -1,6 +1,6 @@
 """`mergerepl pending`: the changes that wait for the next sync, per subscription, article and direction."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from enumeration.plan import Destination
@@ -121,7 +121,8 @@ def pending_of(
             about_us = other.relation(row.subid, info.replid)
             settled = other.settled(row.pubid), replica.settled(row.pubid)
             there = Destination(str(other.root), other.held, about_us, settled=settled[0])
-            found = list(_direction(ends, away, replica, info, row, there, look, schema, after))
+            ended = other.ended(row.pubid)
+            found = list(_direction(ends, away, replica, info, row, there, look, schema, after, ended=ended))
             if about_us is not None and not about_us.is_ended:
                 here = Destination(str(replica.root), replica.held, row, settled=settled[1])
                 found += _direction(ends, back, other, other.info(), about_us, here, look, schema)
@@ -145,9 +146,14 @@ def _direction(
     look: Look,
     schema: SchemaChanges,
     after: GenerationsAfter | None = None,
+    *,
+    ended: Collection[int] = (),
 ) -> Iterator[Pending]:
-    """Yield the waiting changes of a source; `destination` is None if it cannot be read."""
-    articles = source.articles_of(row.pubid)
+    """Yield the waiting changes of a source; `destination` is None if it cannot be read.
+
+    `ended` are articles that ended at the publisher, which the source still has.
+    """
+    articles = [each for each in source.articles_of(row.pubid) if each.nickname not in ended]
     waiting = unsent_generations(source, row, articles, destination=destination, after=after)
     changes_of = changes_for(source, row, min((each.generation for each in waiting), default=0) - 1)
     for article in articles:
@@ -155,6 +161,7 @@ def _direction(
         commits, problem, changed = look(source, info, article)
         if direction == DOWNLOAD:
             changed = schema.recorded(source, article, row.schemaversion) + changed
+            changed += ("the article ends",) if row.subid in article.ends_after else ()
         changes = sum(map(changes_of, generations))
         yield Pending(
             *(MERGE, *ends, article.name, direction, changes, len(generations), commits),

@@ -50,11 +50,12 @@ from mergerepl.publish.system_tables import (
     drop_unfinished,
     is_unfinished,
 )
+from mergerepl.replica.ended import end_article, is_staged
 from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState
+from mergerepl.systables.catalog import ArticleRow, ArticleState, SubscriptionRow, SubscriptionState
 from mergerepl.systables.conflicts_info import conflict_table_name
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import RowT, TypedTable
@@ -305,6 +306,21 @@ def _check_again(new: NewArticle, captured: int, run: ApplyRun) -> None:
 def unpublish(artid: str, run: ApplyRun) -> None:
     """Take an article out of the publication. Its table keeps the feed; the nickname is not reused."""
     Replica(run.publisher).control.remove_where(catalog.ARTICLES, artid=artid)
+
+
+def end(row: ArticleRow, subids: Sequence[str], run: ApplyRun) -> None:
+    """Let an article end after one more upload of each of these subscriptions; without any, at once."""
+    publisher = Replica(run.publisher)
+    change = {"status": int(ArticleState.ENDING), "ends_after": tuple(subids)}
+    publisher.control.change_where(catalog.ARTICLES, change, artid=row.artid)
+    if not subids and not is_staged(publisher, row.nickname):
+        end_article(publisher, row)
+
+
+def keep(row: ArticleRow, run: ApplyRun) -> None:
+    """Take the end of an article back, which the file has again."""
+    change = {"status": int(ArticleState.ACTIVE), "ends_after": ()}
+    update_rows(run.publisher, catalog.ARTICLES, change, artid=row.artid)
 
 
 def change_tracking(row: ArticleRow, run: ApplyRun, *, by_column: bool, is_subscribed: bool) -> None:

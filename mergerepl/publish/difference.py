@@ -24,7 +24,7 @@ from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
 from mergerepl.store.location import Location
 from mergerepl.store.storage import same_place
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, SyncKind
+from mergerepl.systables.catalog import ArticleRow, ArticleState, SubscriptionRow, SubscriptionState, SyncKind
 
 
 def difference(stated: Stated, stored: Stored) -> list[MergeStep]:
@@ -53,10 +53,7 @@ def difference(stated: Stated, stored: Stored) -> list[MergeStep]:
         detail = "record there that its subscription ended while it was out of reach; its tables stay"
         run = partial(carry_out.record_end, replica.root)
         steps.append(Step("unsubscribe", str(replica.root), detail, run))
-    for row in stored.articles:
-        if is_removed(stated.publication, stored, row):
-            detail = "take it out of the publication; its table stays"
-            steps.append(Step("unpublish", row.name, detail, partial(carry_out.unpublish, row.artid)))
+    steps += _ends(stated, stored)
     # Before the resolver changes: it tells the next `apply` whether they are still to come.
     steps += _reinitialises(stated, stored)
     steps += _publishes(stated)
@@ -203,6 +200,27 @@ def _record(stated: Stated, stored: Stored, *, is_alone: bool) -> Iterator[Merge
 
 
 # ---- articles
+
+
+def _ends(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
+    """Yield the steps for articles that the file no longer has, and for those that it has again before they ended."""
+    active = [each.row.subid for each in stored.subscribers if each.row is not None and each.is_active]
+    for row in stored.articles:
+        is_ending = row.status == ArticleState.ENDING
+        waiting = [subid for subid in row.ends_after if subid in active]
+        if not is_removed(stated.publication, stored, row):
+            if is_ending:
+                detail = "it does not end: the file has it again"
+                yield Step("change", row.name, detail, partial(carry_out.keep, row))
+        elif not active:
+            detail = "take it out of the publication; its table stays"
+            yield Step("unpublish", row.name, detail, partial(carry_out.unpublish, row.artid))
+        elif not is_ending:
+            detail = "it ends as soon as each subscription has uploaded once more; its tables stay"
+            yield Step("end", row.name, detail, partial(carry_out.end, row, active))
+        elif not waiting:
+            detail = "it ends: no subscription has to upload any more; its tables stay"
+            yield Step("end", row.name, detail, partial(carry_out.end, row, []))
 
 
 def _publishes(stated: Stated) -> Iterator[MergeStep]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from mergerepl.model.results import PlannedSubscription
-from mergerepl.publish.stated import Stated, ended_upload_only
+from mergerepl.publish.stated import Stated, ended_upload_only, is_removed
 from mergerepl.publish.stored import Stored, SubscriberState, describe_unsent
 
 FOLLOWED, DIFF, STOPS, NEW, ENDS = "followed", "diff", "stops", "new", "ends"
@@ -12,9 +12,13 @@ FOLLOWED, DIFF, STOPS, NEW, ENDS = "followed", "diff", "stops", "new", "ends"
 def planned_subscriptions(stated: Stated, stored: Stored) -> Iterator[PlannedSubscription]:
     """Yield the outcome for each subscription of the file, then for those that it no longer names."""
     compared = ", ".join(ended_upload_only(stated.publication, stored))
+    removed = [row.name for row in stored.articles if is_removed(stated.publication, stored, row)]
+    ending = ", ".join(removed)
     staged = [guid for session in stored.publisher.sessions for guid in session.manifest.uploaded_guids]
     for each in stored.subscribers:
         outcome, why = _outcome(each, compared)
+        if outcome == FOLLOWED and ending:
+            why = f"{ending}: after one more upload"
         unsent = ""
         if each.is_active and each.row is not None and each.row.expired_at is None:
             unsent = describe_unsent(stored.publisher.root, each.replica.root, stored.pubid, staged)

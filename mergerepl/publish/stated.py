@@ -35,7 +35,7 @@ from mergerepl.replica.damage import no_subscriptions
 from mergerepl.roots import resolved
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import ArticleRow, SubscriberKind, SubscriptionState, relations
+from mergerepl.systables.catalog import ArticleRow, ArticleState, SubscriberKind, SubscriptionState, relations
 from mergerepl.systables.conflicts_info import conflict_table_name
 from mergerepl.systables.contents import row_column
 from mergerepl.systables.table import FOLDER
@@ -117,17 +117,11 @@ def check_publisher(publisher: ReplicaState) -> None:
 
 def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
     known = {row.name: row for row in stored.articles}
-    removed = [row.name for row in stored.articles if is_removed(publication, stored, row)]
-    if removed and publication.subscriptions:
-        raise PublicationError(
-            f"Article '{removed[0]}' is published and no longer in the file. An article can leave only a "
-            "publication without subscriptions, because changes of it may be on their way. Put it back; or "
-            "sync, take the subscriptions out of the file, run `mergerepl apply`, and then put them in "
-            "again.",
-            article=removed[0],
-        )
+    _check_ends(publication, stored)
     publisher = stored.publisher
-    staying = [row for row in publisher.articles if not is_removed(publication, stored, row)]
+    staying = [
+        row for row in publisher.articles if stored.is_subscribed or not is_removed(publication, stored, row)
+    ]
     last = max([0, *(row.nickname for row in publisher.articles), *publisher.captured])
     new = []
     for article in publication.articles:
@@ -148,6 +142,34 @@ def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
         last = _free_nickname(stored, published_fields(article, table), above=last)
         new.append(NewArticle(article, table, last))
     return new
+
+
+def _check_ends(publication: Publication, stored: Stored) -> None:
+    """Refuse an article less where a subscription cannot upload its changes once more."""
+    removed = [row for row in stored.articles if is_removed(publication, stored, row)]
+    if not removed or not publication.subscriptions:
+        return
+    row = removed[0]
+    otherwise = "Put it back; or sync, take the subscriptions out of the file, run `mergerepl apply`, and then put them "
+    otherwise += "in again"
+    before = stored_filters(stored.row)
+    named = {*before.own, *(name for each in before.joins for name in (each.article, each.parent))}
+    filtered = next((each for each in removed if each.name in named), None)
+    incomplete = [each for each in stored.subscribers if not each.is_active or each.missing(removed)]
+    if filtered is not None:
+        row, why = filtered, "a row filter or a join names it, and rows of others may follow its rows"
+    elif incomplete:
+        place = incomplete[0].subscription.subscriber
+        why = f"the subscription of '{place}' is not initialised with all articles yet"
+        otherwise = "Put it back, run `mergerepl apply`, and take it out again"
+        if any(each.status == ArticleState.ENDING for each in removed):
+            otherwise = "Run `mergerepl sync` until it has ended; or put it back"
+    else:
+        return
+    raise PublicationError(
+        f"Article '{row.name}' is published and no longer in the file. It cannot end now: {why}. {otherwise}.",
+        article=row.name,
+    )
 
 
 def _free_nickname(stored: Stored, columns: Sequence[Field], *, above: int) -> int:

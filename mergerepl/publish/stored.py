@@ -357,7 +357,8 @@ def read_replica(root: Location) -> ReplicaState:
             table=missing[0],
         )
     require_schema_version(root, replica.info().schema_version)
-    publications, articles = control.rows(catalog.PUBLICATIONS), control.rows(catalog.ARTICLES)
+    publications = control.rows(catalog.PUBLICATIONS)
+    articles = [row for row in control.rows(catalog.ARTICLES) if row.status != ArticleState.ENDED]
     subscriptions = control.rows(catalog.SUBSCRIPTIONS)
     sessions: tuple[Changeset, ...] = ()
     if has_staged_session(root):

@@ -32,7 +32,14 @@ from mergerepl.systables import (
     replinfo,
     tombstone,
 )
-from mergerepl.systables.catalog import PublicationRow, SchemaChangeRow, SubscriptionRow, relations
+from mergerepl.systables.catalog import (
+    ArticleRow,
+    ArticleState,
+    PublicationRow,
+    SchemaChangeRow,
+    SubscriptionRow,
+    relations,
+)
 from mergerepl.systables.conflicts_info import CONFLICT_TABLE_PREFIX
 from mergerepl.systables.genhistory import ASKED_AGAIN, Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -231,13 +238,28 @@ class Replica:
         return self.control.rows(catalog.PUBLICATIONS)
 
     @cached_property
+    def _article_rows(self) -> list[ArticleRow]:
+        return self.control.rows(catalog.ARTICLES)
+
+    def ended(self, pubid: str) -> set[int]:
+        """Return the tablenicks of the articles of a publication that ended at this publisher."""
+        return self._nicknames(pubid, ArticleState.ENDED)
+
+    def ending(self, pubid: str) -> set[int]:
+        """Return the tablenicks of the articles of a publication that end as soon as all have uploaded once more."""
+        return self._nicknames(pubid, ArticleState.ENDING)
+
+    def _nicknames(self, pubid: str, state: ArticleState) -> set[int]:
+        return {row.nickname for row in self._article_rows if (row.pubid, row.status) == (pubid, state)}
+
+    @cached_property
     def articles(self) -> list[PublishedArticle]:
         """The articles of all publications at this replica, by nickname.
 
         Raises: StoreError if a row of sysmergearticles contradicts sysmergepublications, or itself.
         """
         names = {row.pubid: row.name for row in self.publications}
-        rows = self.control.rows(catalog.ARTICLES)
+        rows = [row for row in self._article_rows if row.status != ArticleState.ENDED]
         for row in rows:
             wrong = contradiction_of(row, names)
             if wrong is not None:

@@ -25,6 +25,9 @@ class ArticleState(IntEnum):
 
     UNSYNCED = 1
     ACTIVE = 2
+    ENDING = 3
+    """The file no longer has it: the subscriptions in `ends_after` upload once more."""
+    ENDED = 4
 
 
 class SubscriptionState(IntEnum):
@@ -127,7 +130,7 @@ class ArticleRow:
     pubid: Annotated[str, "publication"]
     nickname: Annotated[int, "article nickname, the same at every replica"]
     column_tracking: Annotated[int, "1: published with conflicts by column; `fields` has what it is now"]
-    status: Annotated[int, "1 unsynced, 2 active"]
+    status: Annotated[int, "1 unsynced, 2 active; at the publisher 3 ending, 4 ended"]
     conflict_table: Annotated[str, "name of the conflict table"]
     article_resolver: Annotated[str, "resolver name"]
     resolver_info: Annotated[
@@ -159,6 +162,10 @@ class ArticleRow:
         "once its columns or tracking changed: by version the published columns with their field numbers and image column, "
         "and the tracking, as JSON",
     ] = None
+    ends_after: Annotated[
+        tuple[str, ...],
+        "of an article that ends: the subscriptions (subid) that upload once more, at the publisher",
+    ] = ()
 
     @property
     def definitions(self) -> Mapping[int, Definition]:
@@ -211,6 +218,7 @@ class ArticleRow:
             version=version,
             images=() if self.fields is None else image_columns(definitions, version),
             root_version=definition.root,
+            ends_after=self.ends_after if self.status == ArticleState.ENDING else (),
         )
 
 

@@ -62,6 +62,7 @@ def resolver(name: str, **info: Any) -> Publication:
 
 
 NO_JOIN = replace(joined(), joins=())
+NO_JOIN_LESS = replace(NO_JOIN, articles=NO_JOIN.articles[:1])
 CASES: list[tuple[str, str, Publication, Publication, str]] = [
     ("name", "of an article", one(), of_publication(articles=(replace(orders(), name="o"),)), REFUSED),
     ("table", "", one(), of_publication(articles=(replace(orders(), table="lines"),)), REFUSED),
@@ -101,7 +102,8 @@ CASES: list[tuple[str, str, Publication, Publication, str]] = [
     ("publication", "", one(), of_publication(name="stock"), REFUSED),
     ("publisher", "another folder", one(), of_publication(publisher="/other"), REFUSED),
     ("articles", "one more", one(), of_publication(articles=(*one().articles, LINES)), FOLLOWED),
-    ("articles", "one less", replace(one(), articles=(*one().articles, LINES)), one(), REFUSED),
+    ("articles", "one less", replace(one(), articles=(*one().articles, LINES)), one(), FOLLOWED),
+    ("articles", "one less, which a filter or a join names", joined(), NO_JOIN_LESS, REFUSED),
     ("subscriptions", "one more", one(), of_publication(subscriptions=(*TO, subscribed("east"))), FOLLOWED),
     ("subscriptions", "one less", one(), of_publication(subscriptions=TO[:1]), FOLLOWED),
     ("retention", "", one(), of_publication(retention=timedelta(days=40)), FOLLOWED),

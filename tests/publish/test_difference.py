@@ -296,8 +296,6 @@ REFUSED: Mapping[str, tuple[Publication, Callable[[Replicas], None], str]] = {
                   "`table` was 'orders'"),
     "a subscriber's type": (replace(RUNNING, subscriptions=(subscribed(type=SubscriberType.CLIENT),)), nothing,
                             "`type` was server and is client"),
-    "an article that goes": (replace(RUNNING, articles=(LINES,)), nothing,
-                             "'orders' is published and no longer in the file"),
     "a filter for subscribers without a partition": (
         article(filter="id = 1"), nothing, "'orders' was published without a filter and is with the filter"),
     "a table of another publication": (AND_LINES, published_elsewhere("theirs", "lines"),

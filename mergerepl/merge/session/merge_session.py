@@ -27,6 +27,7 @@ from mergerepl.merge.session.carry_out import Outcome, carry_out
 from mergerepl.merge.session.change_partition import follow_partition
 from mergerepl.merge.session.choice import choose_engine
 from mergerepl.merge.session.clean_up import clean_up_when_due
+from mergerepl.merge.session.end_articles import end_when_sent, forget_ended
 from mergerepl.merge.session.history_cleanup import purge_history_of
 from mergerepl.merge.session.own_side import held_with_publishers, pending_elsewhere
 from mergerepl.merge.session.recovery import named, recover
@@ -209,9 +210,18 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
         clock = PhaseClock(held.progress)
         try:
             with plain_errors(doing):
+                ended: tuple[str, ...] = ()
+                if held.publisher.ended(held.subscription.pubid):
+                    held.refuse_unfit_replicas()
+                    ended = forget_ended(*held.ends, held.subscription)
+                    held = held.reread()
                 result, is_in_history = held_session(
                     replace(held, progress=clock), start_time, time.monotonic()
                 )
+                if held.upload and held.download and held.publisher.ending(held.subscription.pubid):
+                    end_when_sent(*held.reread().ends, held.subscription, result.refused)
+                    ended += forget_ended(*held.reread().ends, held.subscription)
+                result = replace(result, schema=(*result.schema, *ended))
         except MergeReplError as error:
             why = Failure.of(error.details(), clock.phase)
             record_failure(*about, why, start_time)

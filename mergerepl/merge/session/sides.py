@@ -157,6 +157,9 @@ def open_sides(
         name: {article.nickname: article for article in replica.articles_of(pubid)}
         for name, replica in replicas.items()
     }
+    for nickname in publisher.ended(pubid):
+        # It may be there until its next session.
+        articles[SUBSCRIBER].pop(nickname, None)
     require_same_articles(publisher, subscriber, articles[PUBLISHER], articles[SUBSCRIBER])
     filtered = filtered_publication(publisher, pubid)
     return {
