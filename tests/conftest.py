@@ -49,8 +49,10 @@ def worker_spark() -> Iterator[SparkSession]:
     from mergerepl.spark import session as engine
 
     with pytest.MonkeyPatch.context() as patch:
-        # Room for new objects: without it the collector takes a tenth of the JVM's time.
-        patch.setenv("JAVA_TOOL_OPTIONS", "-Xms1500m -Xmn900m")
+        # Room for new objects: without it the collector takes a tenth of the JVM's time. Verifying Spark's classes takes
+        # 3 s of a core where no archive of them is there yet, as in a fresh clone (measured).
+        unverified = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+        patch.setenv("JAVA_TOOL_OPTIONS", f"-Xms1500m -Xmn900m {unverified}")
         # The JVM's own, for tests with a store; it takes the address of the store from each test.
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")

@@ -74,23 +74,27 @@ def version_and_rows(
         import pyarrow as pa
 
         version, parts = own
-        result = pa.concat_tables(parts) if parts else pa.table({})
-        result = result.select([name for name in names if name in result.column_names])
-        if empty := [name for name in required if parts and result.column(name).null_count]:
-            raise edited_table(path, f"has no value in column '{empty[0]}'", column=empty[0])
-        return version, result
-    with _as_store_error(path), _at_head(path) as (version, table):
-        refuse_empty_commit(path, version)
-        stored = {field.name for field in table.schema().fields}
-        if gone := [name for name in required if name not in stored]:
-            raise edited_table(path, f"has no column '{gone[0]}'", column=gone[0])
-        select = ", ".join(quoted(name) for name in names if name in stored)
-        condition = f" where {where}" if where else ""
-        query = f"select {select} from t{condition} {order_limit}"
-        result = _query(table, query)
+        if not parts:
+            return version, pa.table({})
+        found = pa.concat_tables(parts)
+        _require_columns(path, required, found.column_names)
+        result = found.select([name for name in names if name in found.column_names])
+    else:
+        with _as_store_error(path), _at_head(path) as (version, table):
+            refuse_empty_commit(path, version)
+            stored = [field.name for field in table.schema().fields]
+            _require_columns(path, required, stored)
+            select = ", ".join(quoted(name) for name in names if name in stored)
+            condition = f" where {where}" if where else ""
+            result = _query(table, f"select {select} from t{condition} {order_limit}")
     if empty := [name for name in required if result.column(name).null_count]:
         raise edited_table(path, f"has no value in column '{empty[0]}'", column=empty[0])
     return version, result
+
+
+def _require_columns(path: Location, required: Sequence[str], stored: Sequence[str]) -> None:
+    if gone := [name for name in required if name not in stored]:
+        raise edited_table(path, f"has no column '{gone[0]}'", column=gone[0])
 
 
 @contextmanager

@@ -443,6 +443,7 @@ def test_a_second_instance_takes_over_and_an_idle_day_is_empty(
     assert instance(root).version_of(found) == cdc.Database(root).instance(ORDERS).version_of(high)
 
 
+@pytest.mark.slow
 def test_the_commands_of_readers(shop: Shop) -> None:
     def run(*words: object, code: int = 0) -> dict[str, Any]:
         done = CliRunner().invoke(main, [*map(str, words), "--json"])

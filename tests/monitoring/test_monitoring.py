@@ -401,6 +401,7 @@ def test_a_key_of_several_columns_is_given_whole(story):
         mergerepl.Replica(story.path("hq")).row("lines", key={**key, "n": "two"})
 
 
+@pytest.mark.slow
 def test_a_row_is_read_by_the_engine_where_delta_rs_cannot(fresh, monkeypatch):
     def refuse(*args: object) -> None:
         from mergerepl.errors import StoreError

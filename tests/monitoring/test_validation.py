@@ -175,6 +175,7 @@ def test_rows_that_one_side_lacks_or_has_otherwise_are_named(spark: SparkSession
     }
 
 
+@pytest.mark.slow
 def test_keys_of_several_columns_are_named_whole(spark: SparkSession, replica_dir: Path) -> None:
     result = compare(
         spark,
@@ -187,6 +188,7 @@ def test_keys_of_several_columns_are_named_whole(spark: SparkSession, replica_di
     assert example.key == {"d": "2020-02-29", "b": "0x0AFF", "m": "2"}
 
 
+@pytest.mark.slow
 def test_all_differences_are_counted_and_the_first_are_named(spark: SparkSession, replica_dir: Path) -> None:
     result = compare(
         spark, replica_dir, "select id, 1 as v from range(1000)", "select id, 2 as v from range(1000)"
@@ -226,6 +228,7 @@ def test_rows_are_counted_without_an_engine_where_the_log_has_a_count(
     assert row_count(replica_dir / "t") == 7
 
 
+@pytest.mark.slow
 def test_rows_are_counted_by_the_engine_where_the_log_has_no_count(
     spark: SparkSession, replica_dir: Path
 ) -> None:

@@ -80,6 +80,7 @@ ALWAYS = ("as printed",)
 """What every run of the tests tries; `--long` tries everything."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in VARIANTS]
 )

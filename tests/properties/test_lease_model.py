@@ -42,6 +42,7 @@ def test_drawn_histories_of_three_agents_keep_every_property() -> None:
         assert wrong is None, f"{kinds}\n" + "\n".join(trail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ABLATIONS)
 def test_without_a_rule_a_history_breaks(rule: str) -> None:
     assert broken(Model(replace(model.Design(), **ABLATIONS[rule])), random.Random(1))

@@ -132,6 +132,7 @@ def test_invariants_are_rules_also_inside_of_structs(spark: SparkSession, tmp_pa
     assert {row["id"] for row in found if row["r0"] and row["r1"]} == {1}
 
 
+@pytest.mark.slow
 def test_a_merge_is_analysed_without_a_job_and_without_a_commit(spark: SparkSession, tmp_path: Path) -> None:
     table, staged = tmp_path / "t", tmp_path / "staged"
     target = spark.createDataFrame([(1, "a")], "id bigint, v string")

@@ -38,13 +38,8 @@ STATES = {
 }
 
 
-RARE = {"Merge two copies", "Keep a read-only copy", "Stream changes to a warehouse"}
-"""Those that take several seconds."""
-
-
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=pytest.mark.slow) if task in RARE else task for task in TASKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
 def test_a_task_does_what_the_page_says(
     spark: SparkSession, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

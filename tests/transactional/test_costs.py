@@ -15,7 +15,7 @@ from mergerepl.logreader import scan
 from tests.cdc.databases import update
 from tests.transactional.publications import THERE, new_table, publication_file, rows, run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FILES = 4
 JOBS = 16
@@ -42,7 +42,6 @@ def next_job(spark: SparkSession) -> int:
     return int(max(spark.sparkContext.statusTracker().getJobIdsForGroup("costs")))
 
 
-@pytest.mark.slow
 def test_a_batch_takes_few_jobs_and_rewrites_the_files_of_its_keys(spark: SparkSession, feed: Path) -> None:
     hq, north = feed.parent / "hq" / "items", feed.parent / "north" / "items"
     for qty in ("7", "8"):

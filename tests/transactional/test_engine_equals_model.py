@@ -182,7 +182,9 @@ def stored(number: int, command: model.Command) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("is_one_transaction", [False, True], ids=["several", "one"])
+@pytest.mark.parametrize(
+    "is_one_transaction", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["several", "one"]
+)
 @pytest.mark.parametrize(
     "method",
     [

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mergerepl.delta.own_commits import last_overwrite
 from mergerepl.delta.small_tables import column_names, read_rows
 from mergerepl.model.columns import Bigint
 from mergerepl.replica import control
@@ -48,6 +49,25 @@ def test_what_was_written_is_what_a_reader_reads(tmp_path: Path) -> None:
         for rows in contents:
             writer.replace(table, rows)
             assert writer.rows(table) == ControlPlane(tmp_path).rows(table) == rows
+
+
+def test_the_last_commit_states_the_rows_only_if_it_replaced_them_for_us(tmp_path: Path) -> None:
+    plane = ControlPlane(tmp_path)
+    path = plane.path(genhistory.TABLE.name)
+    plane.replace(genhistory.TABLE, [generation(1)])
+    by_delta_rs = read_rows(path, genhistory.TABLE.names, where="true")
+    assert by_delta_rs == read_rows(path, genhistory.TABLE.names)
+    stated = last_overwrite(path)
+    assert stated is not None
+    assert [part.num_rows for part in stated[1]] == [1]
+    plane.replace(genhistory.TABLE, [])
+    assert last_overwrite(path) == (1, [])
+    plane.append(genhistory.TABLE, [generation(2)])
+    assert last_overwrite(path) is None
+    rows = DeltaTable(str(path)).to_pyarrow_table()
+    write_deltalake(str(path), rows, mode="overwrite")
+    assert last_overwrite(path) is None
+    assert numbers(ControlPlane(tmp_path)) == [2]
 
 
 def test_null_is_read_as_the_value_that_the_type_has_for_it(tmp_path: Path) -> None:
