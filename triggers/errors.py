@@ -1,7 +1,12 @@
 """Errors of change tracking, with their texts."""
 
+from typing import TYPE_CHECKING
+
 from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.store.location import Location
+
+if TYPE_CHECKING:
+    from mergerepl.delta.tables import Commit
 
 
 class DuplicateKeyError(CaptureError):
@@ -17,19 +22,19 @@ class FeedGapError(CaptureError):
 
 
 class StagedColumnsError(SchemaMismatchError):
-    """A column of staged rows was renamed or dropped before they were written."""
+    """A column of staged rows was renamed, dropped or given another type before they were written."""
 
     def __init__(
-        self, article: str, root: Location, column: str, version: int, operation: str, remedy: str
+        self, article: str, root: Location, column: str, what: str, commit: "Commit", remedy: str
     ) -> None:
-        """Name the column and the commit that changed it; `remedy` is what ends that."""
+        """Name the column, what was done to it and the commit that did it; `remedy` is what ends that."""
         super().__init__(
-            f"Article '{article}' at '{root}': column '{column}' was renamed or dropped at version {version} ({operation}) "
-            f"while a session was under way. {remedy}",
+            f"Article '{article}' at '{root}': column '{column}' was {what} at version {commit.version} "
+            f"({commit.operation}) while a session was under way. {remedy}",
             replica=str(root),
             article=article,
             column=column,
-            version=version,
+            version=commit.version,
         )
 
 

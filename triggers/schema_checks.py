@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.feed.column_changes import STATEMENTS
-from mergerepl.delta.types import Field, bare, ddl_of, padded_types
+from mergerepl.delta.feed.column_changes import STATEMENTS, TYPE
+from mergerepl.delta.types import Field, bare, ddl_of, is_widening, padded_types
 from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.sql import quote
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 ADDED, LOST = "was added", "was dropped or renamed"
 TAKES_NULL, STATED = "is not NOT NULL any more", "has another comment or default"
-FOLLOWED = (ADDED, LOST, TAKES_NULL, STATED)
+WIDER, NARROWER = "a wider type", "a narrower type"
+FOLLOWED = (ADDED, LOST, TAKES_NULL, STATED, WIDER)
 """The ends of the problems of columns that a session may follow."""
 
 
@@ -99,23 +100,34 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
 
 
 def check_merged_columns(at: ArticleTable, window: "FeedWindow") -> None:
-    """Check that a table still has the columns that rows were staged for, under their names.
+    """Check that a table still has the columns that rows were staged for, under their names and with their types.
 
     Raises: StagedColumnsError.
     """
+    types = {each["name"]: ddl_of(each["type"]) for each in window.table.metadata.fields}
+    published = dict(zip(at.article.columns, at.article.types, strict=True))
     for column in window.schema.top:
-        name, commit = column.first_name, column.lost
-        if name not in at.article.columns or name == column.name or commit is None:
+        name, commit, what = column.first_name, column.lost, "renamed or dropped"
+        if name not in published:
             continue
-        remedy = (
-            f"Undo that with ALTER TABLE … RENAME COLUMN, or with {_restore(at.path, commit.version)}, then run "
-            "`mergerepl sync`"
-        )
+        if name == column.name and types.get(name, published[name]) != published[name]:
+            # Late rows would be read with the former type.
+            stated = [
+                each.version for each in window.schema.changes if each.kind == TYPE and each.column == name
+            ]
+            commit = next((each for each in window.commits if each.version in stated), None)
+            what = f"given type {types[name]}"
+        elif name == column.name:
+            continue
+        if commit is None:
+            continue
+        undo = "" if name == column.name else "ALTER TABLE … RENAME COLUMN, or with "
+        remedy = f"Undo that with {undo}{_restore(at.path, commit.version)}, then run `mergerepl sync`"
         if at.is_publisher:
             remedy = (
                 "Run `mergerepl sync` again: it gives the session up, follows the columns and begins anew"
             )
-        raise StagedColumnsError(at.article.name, at.root, name, commit.version, commit.operation, remedy)
+        raise StagedColumnsError(at.article.name, at.root, name, what, commit, remedy)
 
 
 def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> SchemaMismatchError:
@@ -124,10 +136,23 @@ def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> 
     travels = "This schema change does not travel."
     if problem.endswith((ADDED, STATED)):
         travels = "It travels with the next `mergerepl sync`."
+    undo = (
+        "Undo it: ADD, RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all later "
+        "changes of the table, too."
+    )
+    if problem.endswith(WIDER):
+        undo = "Take it back with RESTORE TABLE, which takes back all later changes of the table, too."
+        if not at.is_publisher:
+            undo = (
+                "Give the column the same type in the publisher's table, by ALTER TABLE … ALTER COLUMN … TYPE, then run "
+                "`mergerepl sync`. Or take it back here with RESTORE TABLE, which takes back all its later changes, too."
+            )
+    if problem.endswith(NARROWER):
+        undo = (
+            "Give the column its type again, by ALTER TABLE … ALTER COLUMN … TYPE, then run `mergerepl sync`."
+        )
     return SchemaMismatchError(
-        f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). {travels} Nothing was changed. Undo it: ADD, "
-        "RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all later changes of the "
-        "table, too.",
+        f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). {travels} Nothing was changed. {undo}",
         replica=str(at.root),
         article=at.article.name,
     )
@@ -255,8 +280,11 @@ def schema_problem(
         if name not in present:
             return f"published column '{name}' {LOST}"
         stored = ddl_of(present[name]["type"])
+        if is_widening(type_, stored):
+            return f"published column '{name}' went from {type_} to {stored}, {WIDER}"
         if stored != type_:
-            return f"published column '{name}' changed its type from {type_} to {stored}"
+            changed = f"published column '{name}' changed its type from {type_} to {stored}"
+            return changed + (f", {NARROWER}" if is_widening(stored, type_) else "")
     for name, text in article.generated:
         if metadata.generated_columns.get(name) != text:
             # Each replica computes these values: one that received them would differ.

@@ -15,7 +15,7 @@ from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError
 from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.batch_end import LeftAt, Since, changes_since, left_at
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.metadata import CHAR_VARCHAR
+from mergerepl.delta.metadata import CHAR_VARCHAR, WIDENING_PROPERTY
 from mergerepl.delta.tables import TableState, Transaction, is_delta_table, open_table
 from mergerepl.delta.types import Field, ddl_of, fits
 from mergerepl.logreader.lsn import Lsn
@@ -145,9 +145,6 @@ class Target:
         self.save(Position(after_cycle(scan_cycle), left, before.is_shared or bool(found.foreign)))
 
 
-_WIDENING = "delta.enableTypeWidening"
-
-
 @dataclass(frozen=True)
 class Misfit:
     """A column of a target that cannot hold every value. `change` is the ALTER COLUMN that helps, or None."""
@@ -174,7 +171,7 @@ def fit_columns(
     misfits = list(_misfits(database, instance, state))
     if not misfits:
         return
-    can_widen = state.properties.get(_WIDENING, "").lower() == "true"
+    can_widen = state.properties.get(WIDENING_PROPERTY, "").lower() == "true"
     if not can_widen or any(each.change is None or not each.is_type for each in misfits):
         named = (
             f"'{each.column}' is {each.present}, and the captured one is {each.wanted}" for each in misfits
@@ -242,8 +239,11 @@ def _statements(state: TableState, misfits: list[Misfit]) -> list[str]:
         return []
     table = f"ALTER TABLE delta.{quote(str(state.path))}"
     properties = {}
-    if any(each.is_type for each in misfits) and state.properties.get(_WIDENING, "").lower() != "true":
-        properties[_WIDENING] = "true"
+    if (
+        any(each.is_type for each in misfits)
+        and state.properties.get(WIDENING_PROPERTY, "").lower() != "true"
+    ):
+        properties[WIDENING_PROPERTY] = "true"
     if any(each.wanted == "timestamp_ntz" for each in misfits) and "timestampNtz" not in state.features:
         properties["delta.feature.timestampNtz"] = "supported"
     pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())

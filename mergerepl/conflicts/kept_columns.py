@@ -69,9 +69,11 @@ class KeptColumns:
                 names.setdefault(known[field], []).append(number)
         if len(names) == 1 and len(names[self.now[field]]) == len(self.then):
             return F.col(f"{table}{quote(self.now[field])}")
+        type_ = dict(zip(self.article.fields, self.article.types, strict=True))[field]
         return F.coalesce(
             *(
-                F.when(version.isin(numbers), F.col(f"{table}{quote(name)}"))
+                # A column of a former name may have a narrower type.
+                F.when(version.isin(numbers), F.col(f"{table}{quote(name)}")).cast(type_)
                 for name, numbers in names.items()
             )
         )

@@ -29,6 +29,9 @@ DEFAULT_EXPRESSION = "CURRENT_DEFAULT"
 DEFAULTS_FEATURE = "allowColumnDefaults"
 """The table feature of tables with defaults; delta-rs 1.6.6 writes to none of them."""
 
+WIDENING_PROPERTY = "delta.enableTypeWidening"
+"""Whether columns may get a wider type without their files being rewritten; delta-rs 1.6.6 does not write such tables."""
+
 COMMENT = "comment"
 """The property of a column with its comment."""
 

@@ -299,6 +299,11 @@ class TableState:
         return self.properties.get(_MAPPING_MODE, "none").lower() != "none"
 
     @property
+    def has_type_widening(self) -> bool:
+        """Whether a column can have, or has, a wider type than some files."""
+        return any(name.startswith("typeWidening") for name in self.features)
+
+    @property
     def written_columns(self) -> list[str]:
         """The columns that a writer may set: without those that Delta computes or counts itself."""
         return [

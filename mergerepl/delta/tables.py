@@ -66,6 +66,7 @@ from mergerepl.delta.writes import (
     alter_table,
     append,
     compact,
+    missing_features,
     overwrite,
     retype_columns,
     set_comment,

@@ -125,6 +125,25 @@ def _is_widened(value: str, column: str) -> bool:
     return (value, column) in (("float", "double"), ("date", "timestamp_ntz"))
 
 
+def is_widening(before: str, after: str) -> bool:
+    """Whether Delta's type widening leads from one type (Spark DDL) to another one."""
+    value, column = json_of(before), json_of(after)
+    if (
+        not isinstance(value, str)
+        or not isinstance(column, str)
+        or value == column
+        or not fits(value, column)
+    ):
+        return False
+    if (digits := _DIGITS.get(value)) is None:
+        return True
+    # A file holds each of them as a number of 32 or 64 bits, and Delta asks for a type that takes all of these.
+    found = _DECIMAL.fullmatch(column)
+    return column != "float" and (
+        found is None or int(found[1]) - int(found[2]) >= (20 if digits > 10 else 10)
+    )
+
+
 def bare(data_type: Json) -> Json:
     """Return a type without the metadata of its fields; nullability of parts is kept."""
     if isinstance(data_type, list):

@@ -152,7 +152,7 @@ def add_columns(
             added, commit_properties=None if mark is None else commit_properties(path, mark)
         )
 
-    if not _missing_features(state, columns) and _is_altered_in_process(state, add):
+    if not missing_features(state, columns) and _is_altered_in_process(state, add):
         return
     named = ", ".join(_declared(column) for column in columns)
     forget_head(path)
@@ -208,14 +208,15 @@ def _declared(column: Field) -> str:
 
 def state_features(spark_of: "Callable[[], SparkSession]", table: TableState, types: Iterable[str]) -> None:
     """Add the features that a table lacks for columns of some types (Spark DDL): Delta adds them only on request."""
-    missing = _missing_features(table, [field("c", json_of(type_)) for type_ in types])
+    missing = missing_features(table, [field("c", json_of(type_)) for type_ in types])
     if missing:
         before_write()
         pairs = ", ".join(f"'delta.feature.{name}' = 'supported'" for name in missing)
         spark_of().sql(f"ALTER TABLE delta.{quote(str(table.path))} SET TBLPROPERTIES ({pairs})")
 
 
-def _missing_features(table: TableState, columns: Sequence[Field]) -> list[str]:
+def missing_features(table: TableState, columns: Sequence[Field]) -> list[str]:
+    """Return the table features that a table lacks for some columns."""
     return sorted({*features_of(NewTable(columns))} - table.features)
 
 

@@ -37,6 +37,7 @@ EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
 _FLOATS = T.FloatType | T.DoubleType
 _TIMES = T.TimestampType | T.TimestampNTZType
 _EPOCH = datetime(1970, 1, 1)
+_DAY_US = 86_400_000_000
 _MOST_DIGITS = 38
 _PLAIN = T.NullType | T.BooleanType | T.NumericType | T.BinaryType | T.DateType | _TIMES
 
@@ -214,6 +215,8 @@ def _caster(have: T.DataType, want: T.DataType) -> Turn:
             return content
         case (T.StringType(), T.DecimalType()):
             return lambda text: at_scale(Decimal(text.strip()), want)
+        case T.DateType(), T.TimestampNTZType():
+            return lambda days: days * _DAY_US
         case (_, T.BooleanType()) if is_number:
             return bool
         case (_, T.IntegralType()) if is_number:

@@ -18,14 +18,16 @@ from mergerepl.delta.tables import (
     create_table,
     head_version,
     is_delta_table,
+    next_transaction,
     open_table,
     read_commit,
+    retype_columns,
 )
-from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
+from mergerepl.delta.types import Field, Json, ddl_of, field, is_widening, json_of, nullable
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.definition import Definition
-from mergerepl.replica.application_ids import copy_app_id
+from mergerepl.replica.application_ids import REPAIR_APP_ID, copy_app_id
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
@@ -133,9 +135,15 @@ def add_definition_columns(
         wanted = definition_fields(row.nickname, definition)
         add_columns(spark_of, path, [each for each in wanted if each["name"] not in present])
     path = root / FOLDER / row.conflict_table
-    present = {column["name"].lower() for column in open_table(path).fields}
+    kept = {column["name"].lower(): column for column in open_table(path).fields}
     columns = [field(each.name, nullable(json_of(each.type))) for each in definition.fields]
-    add_columns(spark_of, path, [each for each in columns if each["name"].lower() not in present])
+    add_columns(spark_of, path, [each for each in columns if each["name"].lower() not in kept])
+    known = ((kept[each.name.lower()], each.type) for each in definition.fields if each.name.lower() in kept)
+    wider = {there["name"]: type_ for there, type_ in known if is_widening(ddl_of(there["type"]), type_)}
+    if wider:
+        # It is rewritten: with type widening, delta-rs could not write it.
+        mark = CommitMark("schema", f"schema:conflicts:{definition.version}")
+        retype_columns(spark_of(), path, wider, next_transaction(path, REPAIR_APP_ID, mark))
 
 
 def create_conflict_table(

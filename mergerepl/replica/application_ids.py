@@ -12,7 +12,7 @@ RUN_APP_ID = "mergerepl-runs"
 """Application of the appended runs of contents, tombstone and partition mappings; its number is the run's seq."""
 
 REPAIR_APP_ID = "mergerepl-repairs"
-"""Application of the rows that `repair` or a DROP takes away, in the conflict tables; it counts up by one."""
+"""Application of the rows that `repair` or a DROP takes away, and of wider types, in the conflict tables; it counts up."""
 
 RESOLVE_APP_ID = "mergerepl-resolve"
 """Application of the rows that `conflicts resolve` writes to users' tables; it counts up by one."""

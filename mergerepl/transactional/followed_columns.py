@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import WIDENING_PROPERTY
 from mergerepl.delta.tables import TableState, open_table, read_version, session_with_mark, state_features
 from mergerepl.delta.types import ddl_of, fits, json_of
 from mergerepl.failpoints import failpoint
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MAPPING = "delta.columnMapping.mode"
-_WIDENING = "delta.enableTypeWidening"
 _MAPPED = f"'{_MAPPING}' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
 
 
@@ -101,8 +101,8 @@ def following(table: TableState, before: Shape, after: Shape, left: Collection[s
         is_wider = "<" not in wanted and fits(has, json_of(wanted))
         if not is_wider or not old:
             raise CannotFollowError(f"column {name} is another type there than {types[name].upper()}")
-        if table.properties.get(_WIDENING, "false").lower() != "true":
-            remedy = f"{alter} SET TBLPROPERTIES ('{_WIDENING}' = 'true')"
+        if table.properties.get(WIDENING_PROPERTY, "false").lower() != "true":
+            remedy = f"{alter} SET TBLPROPERTIES ('{WIDENING_PROPERTY}' = 'true')"
             raise CannotFollowError(f"column {name} is {types[name].upper()} now", remedy)
         found.append(f"{alter} ALTER COLUMN {quote(name)} TYPE {types[name].upper()}")
     missing = [name for name in added if name.lower() not in there or name in dropped]

@@ -178,3 +178,85 @@ def test_a_named_column_is_not_renamed(columns: dict[str, str]) -> None:
 def test_a_name_that_does_not_travel(columns: dict[str, str], says: str) -> None:
     with pytest.raises(SchemaMismatchError, match=says):
         next_move([alter(table(columns))], before=MAPPED, is_publisher=True)
+
+
+def typed(**types: str) -> TableMetadata:
+    """Return metadata whose columns have these types, as the log states them."""
+    return plain(*types, **{name: {"type": type_} for name, type_ in types.items()})
+
+
+INT, LONG, SHORT = (typed(a=each) for each in ("integer", "long", "short"))
+TAKEN_OVER = own("type", 0, None, "a")
+
+
+@pytest.mark.parametrize(
+    ("commits", "through", "type_", "is_compared"),
+    [
+        ([alter(LONG), EDIT], 1, "bigint", False),
+        ([alter(LONG), alter(typed(a="decimal(20,0)")), EDIT], 2, "decimal(20,0)", False),
+        ([alter(typed(a="double")), EDIT], 1, "double", False),
+        # A replacement compares the rows.
+        ([replaced(LONG), EDIT], 2, "bigint", True),
+        # What RESTORE takes back was never there.
+        ([alter(LONG), EDIT, restored(INT, 0)], 3, "int", True),
+        ([alter(LONG), EDIT, restored(INT, 0), alter(LONG)], 4, "bigint", True),
+        ([alter(SHORT)], None, "", False),
+        ([alter(typed(a="float"))], None, "", False),
+        ([alter(typed(a="string"))], None, "", False),
+        ([replaced(SHORT)], None, "", False),
+    ],
+)
+def test_a_wider_type_travels(
+    commits: Sequence[Commit], through: int | None, type_: str, is_compared: bool
+) -> None:
+    move = next_move(commits, before=INT, is_publisher=True)
+    if through is None:
+        assert move is None
+        return
+    assert move is not None
+    assert (move.through, move.gap is not None) == (through, is_compared)
+    assert move.definition.by_number[0].type == type_
+    # Another type has an image column of its own.
+    assert move.definition.image == (1 if type_ == "int" else 2)
+
+
+@pytest.mark.parametrize("wide", ["long", "double", "decimal(12,0)"])
+def test_a_key_gets_a_wider_type_if_it_stays_a_whole_number(wide: str) -> None:
+    move = next_move(
+        [alter(typed(id=wide, a="integer"))], before=typed(id="integer", a="integer"), is_publisher=True
+    )
+    assert (move is not None) == (wide == "long")
+
+
+@pytest.mark.parametrize(
+    ("commits", "through"),
+    [
+        ([alter(LONG), EDIT], None),
+        # The publisher's column has that type, too: the rows after the user's ALTER are read with it.
+        ([alter(LONG), EDIT, TAKEN_OVER], 1),
+        ([alter(INT), EDIT, own("type", 0, LONG, "a"), EDIT], 1),
+        ([own("type", 0, LONG, "a"), EDIT], 1),
+    ],
+)
+def test_at_a_subscriber_a_type_changes_with_the_publishers(
+    commits: Sequence[Commit], through: int | None
+) -> None:
+    move = next_move(commits, before=SHORT if commits[0].metadata is INT else INT)
+    assert (None if move is None else move.through) == through
+
+
+def test_the_conflict_table_has_one_column_for_all_fields_of_a_name() -> None:
+    now = replace(first_definition(["a"], ["int"]), version=2)
+    text = replace(first_definition(["c", "a"], ["int", "string"]), version=1)
+    window = FeedWindow(
+        Location.of("/t"), FeedPosition("t", 0, "0:x"), 1, 1, (replace(alter(LONG), version=1),)
+    )
+    window.__dict__["before"] = INT
+    window.__dict__["table"] = TableState(
+        *(Location.of("/t"), 0, LONG, 1, 7, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
+    )
+    at = ArticleTable(ARTICLE, Location.of("/r"), "me", is_publisher=True)
+    with pytest.raises(
+        SchemaMismatchError, match="column 'a' is bigint now, and another column of that name was string"
+    ):
+        Follower(at, now, {1: text, 2: now}).next_move(window)

@@ -131,3 +131,61 @@ def test_drops_come_first(target: str, there: str, is_mapped: bool, expected: li
 def test_what_the_table_cannot_take(target: str, there: str, is_mapped: bool, says: str) -> None:
     with pytest.raises(SchemaStoppedError, match=says):
         steps("a b", target, there, is_mapped=is_mapped)
+
+
+def typed(properties: dict[str, str], features: frozenset[str], **types: str) -> TableState:
+    """Return a table whose columns have these types, as the log states them."""
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in types.items()]
+    metadata = TableMetadata("t", json.dumps({"type": "struct", "fields": fields}), properties, ())
+    return TableState(Location.of("/t"), 0, metadata, 1, 7, frozenset(), features, None, None)  # type: ignore[arg-type]
+
+
+WIDENS = {"delta.enableTypeWidening": "true"}
+NTZ = frozenset({"timestampNtz"})
+
+
+def of_type(type_: str) -> Definition:
+    return Definition(1, 1, (PublishedField(0, "a", type_),))
+
+
+def type_steps(there: TableState, known: str, target: str) -> list[str]:
+    found = SubscribersTable("t", "/north", there, of_type(known), of_type(target), there).steps()
+    return [f"{each.what.to_step()} {each.statement}" for each in found]
+
+
+def test_a_wider_type() -> None:
+    altered = ["schema:type:c0:a ALTER COLUMN `a` TYPE BIGINT"]
+    assert type_steps(typed(WIDENS, NTZ, a="integer"), "int", "bigint") == altered
+    assert type_steps(typed(WIDENS, NTZ, a="integer"), "smallint", "bigint") == altered
+    # The subscriber's user gave it that type already.
+    assert type_steps(typed({}, NTZ, a="long"), "int", "bigint") == ["schema:type:c0:a "]
+    assert type_steps(typed(WIDENS, NTZ, a="date"), "date", "timestamp_ntz") == [
+        "schema:type:c0:a ALTER COLUMN `a` TYPE TIMESTAMP_NTZ"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("there", "target", "says"),
+    [
+        (
+            typed({}, NTZ, a="integer"),
+            "bigint",
+            r"SET TBLPROPERTIES \('delta.enableTypeWidening' = 'true'\), after",
+        ),
+        (
+            typed({}, frozenset(), a="date"),
+            "timestamp_ntz",
+            r"'true', 'delta.feature.timestampNtz' = 'supported'\), after",
+        ),
+        (typed(WIDENS, NTZ, a="long"), "int", "type INT, and it is BIGINT in table '/t'"),
+        (
+            typed({**WIDENS, "delta.constraints.few": "A < 9"}, NTZ, a="integer"),
+            "bigint",
+            r"constraint few of table '/t' names it, CHECK \(A < 9\)",
+        ),
+    ],
+)
+def test_a_type_that_the_table_cannot_take(there: TableState, target: str, says: str) -> None:
+    known = {"bigint": "int", "timestamp_ntz": "date", "int": "smallint"}[target]
+    with pytest.raises(SchemaStoppedError, match=says):
+        type_steps(there, known, target)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mergerepl.delta.types import Json, fits, json_of
+from mergerepl.delta.types import Json, fits, is_widening, json_of
 
 CASES = [
     # value, column, fits
@@ -50,3 +50,28 @@ def test_every_value_of_a_type_fits_a_wider_one(value: str, column: str, expecte
 def test_parts_that_may_be_null_are_not_compared() -> None:
     strict: Json = {"type": "array", "elementType": "integer", "containsNull": False}
     assert fits(json_of("array<int>"), strict)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("tinyint", "int", True),
+        ("int", "bigint", True),
+        ("int", "int", False),
+        ("bigint", "int", False),
+        ("int", "double", True),
+        ("smallint", "float", False),
+        ("tinyint", "decimal(10,0)", True),
+        ("tinyint", "decimal(5,0)", False),
+        ("bigint", "decimal(20,0)", True),
+        ("bigint", "decimal(19,0)", False),
+        ("decimal(5,2)", "decimal(7,4)", True),
+        ("decimal(5,2)", "decimal(7,5)", False),
+        ("float", "double", True),
+        ("date", "timestamp_ntz", True),
+        ("date", "timestamp", False),
+        ("array<int>", "array<bigint>", False),
+    ],
+)
+def test_a_type_that_delta_widens_to(before: str, after: str, expected: bool) -> None:
+    assert is_widening(before, after) is expected

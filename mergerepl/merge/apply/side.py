@@ -26,6 +26,7 @@ from mergerepl.delta.tables import (
     open_table,
     transaction_version,
 )
+from mergerepl.delta.types import ddl_of
 from mergerepl.failpoints import failpoint
 from mergerepl.frames import Column, DataFrame, F, in_process
 from mergerepl.merge.partitions.runs import Events, append_events
@@ -132,8 +133,16 @@ def merge_article(choice: EngineChoice, side: Side, work: ArticleWork) -> Commit
     left_out = left_out_columns if side.changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
     by_arrow = choice.uses_arrow and not left_out and are_small(rows)
-    present = {column["name"] for column in table.fields}
-    may_differ = table.has_column_mapping or not present.issuperset(article.columns)
+    types = {each["name"]: ddl_of(each["type"]) for each in table.fields}
+    is_plain = not table.has_column_mapping and not table.has_type_widening
+    is_same = is_plain and all(types.get(n) == t for n, t in zip(article.columns, article.types, strict=True))
+    first = iter([is_same])
+
+    def check() -> None:
+        # After another writer's commit the table may have other columns.
+        if not next(first, False):
+            _check_columns(side, work, table)
+
     commit = merge_rows(
         lambda: choice.spark,
         lambda session: read_staged(session, rows),
@@ -148,14 +157,16 @@ def merge_article(choice: EngineChoice, side: Side, work: ArticleWork) -> Commit
         bounds=work.bounds,
         transaction=data_transaction(side, work.nickname),
         from_version_exclusive=work.from_version,
-        check=partial(_check_names, side, work, table) if may_differ else lambda: None,
+        check=check,
     )
     failpoint(f"{side.name}.after_merge")
     return commit
 
 
-def _check_names(side: Side, work: ArticleWork, table: TableState) -> None:
-    """Check that no user renamed a column since the capture: the MERGE would write into another one of that name.
+def _check_columns(side: Side, work: ArticleWork, table: TableState) -> None:
+    """Check that no user renamed or retyped a column since the capture.
+
+    The MERGE would write into another column of that name, and late rows would be read with the former type.
 
     Raises: StagedColumnsError.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.feed.column_changes import ADD, DROP, RENAME, TYPE, ColumnChange, clause
 from mergerepl.delta.feed.window import FeedWindow, feed_window
-from mergerepl.delta.metadata import COMMENT, TableMetadata
+from mergerepl.delta.metadata import COMMENT, WIDENING_PROPERTY, TableMetadata
 from mergerepl.delta.tables import Commit, TableState, add_columns, alter_table, open_table
 from mergerepl.delta.types import Field, field, json_of
 from mergerepl.errors import ConfigurationError, SchemaMismatchError, SchemaStoppedError
@@ -34,8 +34,6 @@ from triggers.schema_checks import ArticleTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_WIDENING = "delta.enableTypeWidening"
 
 
 def alter_published(
@@ -118,8 +116,8 @@ def _altered(
             f"it has no column mapping. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('delta.columnMapping.mode' = "
             "'name')"
         )
-    elif change.kind == TYPE and table.metadata.configuration.get(_WIDENING) != "true":
-        problem = f"its types stay. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('{_WIDENING}' = 'true')"
+    elif change.kind == TYPE and table.metadata.configuration.get(WIDENING_PROPERTY) != "true":
+        problem = f"its types stay. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('{WIDENING_PROPERTY}' = 'true')"
     if problem is not None:
         raise SchemaMismatchError(
             f"Table '{table.path}' cannot take {clause(change)}: {problem}. Nothing was changed.",

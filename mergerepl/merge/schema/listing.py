@@ -12,6 +12,7 @@ from mergerepl.delta.feed.column_changes import (
     REPLACE,
     RESTORE,
     TRACKING,
+    TYPE,
     ColumnChange,
 )
 from mergerepl.delta.metadata import DEFAULTS_FEATURE
@@ -80,6 +81,8 @@ def _words(change: dict[str, Any], *, is_left_out: bool) -> str:
         return f"drop {change['column']}"
     if change["what"] == RENAME:
         return f"rename {change['column']} to {change['name']}"
+    if change["what"] == TYPE:
+        return f"{change['column']} is {change['type']}"
     if change["what"] == COMMENT:
         return f"comment of {change['column']}: {change.get('text', 'none')}"
     if change["what"] == DEFAULT:

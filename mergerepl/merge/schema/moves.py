@@ -25,15 +25,17 @@ from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.delta.marks import SchemaStep
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, TableMetadata
 from mergerepl.delta.tables import Commit
-from mergerepl.delta.types import Field, ddl_of
+from mergerepl.delta.types import Field, ddl_of, is_widening
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.model.resolvers import resolver_info
 from mergerepl.systables.tracking import SYSTEM_PREFIX
 from triggers.schema_checks import ArticleTable, changed_columns
 
 _OF_PUBLISHED = (DROP, RENAME, TYPE, FIELDS, NULLABILITY, COMPUTED)
-_FOLLOWED = (RENAME, DROP, NULLABILITY)
+_FOLLOWED = (RENAME, DROP, NULLABILITY, TYPE)
 """Changes of published columns that travel."""
+
+_WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 
 _UNFIT = (
     *(Code.FEED_NAME, Code.MERGE_NAME, Code.MAPPED_NAME, Code.MAPPED_PART, Code.BACKTICK, Code.BACKTICK_PART),
@@ -101,7 +103,11 @@ class Follower:
         first = window.from_version_exclusive + 1 if is_late else whole[0].version
         # RESTORE takes a DROP back: the field never ended.
         dropped = {each.field for each in whole if each.kind == DROP and each.version == first}
-        is_whole = is_late or bool(lost) or bool(dropped & walked.published().keys())
+        # A type that becomes narrower counts by the table at the end: RESTORE takes a wider one back.
+        is_narrowed = any(
+            not is_widening(each.old_type, each.new_type) for each in whole if each.kind == TYPE
+        )
+        is_whole = is_late or bool(lost) or bool(dropped & walked.published().keys()) or is_narrowed
         through = window.through_version_inclusive if is_whole else self._through(window, first, whole)
         passed = [commit for commit in window.commits if commit.version <= through]
         walked = walk(before, passed, fields=numbers, replid=self.at.replid)
@@ -111,6 +117,8 @@ class Follower:
         if any(not self._is_followed(each, window) for each in changes if each.field not in lost):
             return None
         definition, former = self._after(walked, metadata, changes)
+        if not self._are_wider(definition):
+            return None
         self._refuse_unfit(window, definition, passed[-1])
         gap = "the table was replaced" if is_replaced else None
         gap = "a column that was being added was taken away" if lost else gap
@@ -183,11 +191,27 @@ class Follower:
             return True
         if any(each.version == change.version and self._is_own_step(each) for each in window.commits):
             return True
+        if change.kind == TYPE and not self.at.is_publisher:
+            # The publisher's column has the same type by now.
+            return change.field in self._own_types(window)
         if not self.at.is_publisher or change.kind not in _FOLLOWED:
             return False
         if change.kind == NULLABILITY:
             return change.is_nullable or not self._became_required(change, window)
+        if change.kind == TYPE and change.column in self._whole_keys:
+            return {change.old_type, change.new_type} <= _WHOLE
         return change.column not in self._named
+
+    def _own_types(self, window: FeedWindow) -> set[int]:
+        """Return the fields whose types merge replication took over, or changed, in a window."""
+        steps = (SchemaStep.of(c.mark.step) for c in window.commits if c.mark and self._is_own_step(c))
+        return {step.field for step in steps if step is not None and step.what == SchemaStep.TYPE}
+
+    def _are_wider(self, after: Definition) -> bool:
+        """Whether each column has its type, or one that Delta widens it to."""
+        known = self.definition.by_number
+        pairs = ((known[each.number].type, each.type) for each in after.fields if each.number in known)
+        return all(before == now or is_widening(before, now) for before, now in pairs)
 
     def _became_required(self, change: ColumnChange, window: FeedWindow) -> bool:
         """Whether a column that took NULL before the window is NOT NULL at its end."""
@@ -206,6 +230,15 @@ class Follower:
         article = self.at.article
         named = {*article.identity, *dict(article.generated), *resolver_info(article.resolver_info).columns}
         return {*named, article.rowguid_column or ""}
+
+    @property
+    def _whole_keys(self) -> set[str]:
+        """The key columns: a rowguid that is made of whole numbers is the same for all their types."""
+        article = self.at.article
+        if article.rowguid_column is not None:
+            return set()
+        others = {*dict(article.generated), *resolver_info(article.resolver_info).columns}
+        return {*article.identity} - others
 
     def _is_published(self, name: str) -> bool:
         """Whether a column that a user adds is published: at the publisher, if the article has all columns."""
@@ -280,8 +313,21 @@ class Follower:
             problem = None
             if before is None or before.name != field.name:
                 problem = self._problem_of_new(window, field, is_added=before is None)
+            elif before.type != field.type:
+                problem = self._problem_of_type(field)
             if problem is not None:
                 raise changed_columns(self.at, problem, commit)
+
+    def _problem_of_type(self, field: PublishedField) -> str | None:
+        others = _unlike(self._named_as(field), field)
+        is_wider = f"column '{field.name}' is {field.type} now"
+        return f"{is_wider}, and another column of that name was {others[-1]}" if others else None
+
+    def _named_as(self, field: PublishedField) -> list[PublishedField]:
+        """Return all that ever had a field's name: their losing rows are in one column of the conflict table."""
+        counted = (each for version, each in self.entered.items() if version <= self.definition.version)
+        named = (each for known in counted for each in known.fields)
+        return [each for each in named if each.name.lower() == field.name.lower()]
 
     def _problem_of_new(self, window: FeedWindow, field: PublishedField, *, is_added: bool) -> str | None:
         is_new = f"column '{field.name}' was added" if is_added else f"a column was renamed to '{field.name}'"
@@ -289,23 +335,21 @@ class Follower:
             return f"column '{field.name}' was added as NOT NULL"
         if field.name in resolver_info(self.at.article.resolver_info).columns:
             return f"{is_new}, which the article's resolver names"
-        # Losing rows of all fields that ever had a name are in one column of the conflict table.
-        former = [
-            each
-            for version, known in self.entered.items()
-            if version <= self.definition.version
-            for each in known.fields
-            if each.name.lower() == field.name.lower()
-        ]
+        former = self._named_as(field)
         if any(each.name != field.name for each in former):
             return f"{is_new}, which differs from another one in letter case only"
-        others = [each.type for each in former if each.number != field.number and each.type != field.type]
-        if others:
+        if others := _unlike(former, field):
             return f"{is_new}, which is {field.type}, and another column of that name was {others[-1]}"
         found = TableContract(window.table, [field.name]).find(*_UNFIT)
         if found is not None and found.column == field.name:
             return f"{is_new}, which cannot be published ({found.code.value})"
         return None
+
+
+def _unlike(former: Iterable[PublishedField], field: PublishedField) -> list[str]:
+    """Return the types of other fields that a column of the conflict table with this one's type cannot hold."""
+    types = [each.type for each in former if each.number != field.number]
+    return [each for each in types if each != field.type and not is_widening(each, field.type)]
 
 
 def published_field(number: int, column: Field) -> PublishedField:

@@ -5,7 +5,7 @@ from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from triggers.errors import another_column
-from triggers.schema_checks import ADDED, LOST, TAKES_NULL, replaced_column, schema_problem
+from triggers.schema_checks import ADDED, LOST, TAKES_NULL, WIDER, replaced_column, schema_problem
 
 
 def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
@@ -24,6 +24,12 @@ def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
             what = "At the publisher it travels with the next sync. At a subscriber it stays there."
         if problem.endswith(TAKES_NULL):
             what = "At the publisher it travels with the next sync. At a subscriber, set NOT NULL again."
+        if problem.endswith(WIDER):
+            what = (
+                "At the publisher it travels with the next sync, unless a key, a filter or the resolver names it. At a "
+                "subscriber, no session captures this table until the publisher's column has that type, too, or it is "
+                "taken back."
+            )
         if problem.endswith(LOST):
             what = (
                 "At the publisher it travels with the next sync, unless a key, a filter or the resolver names it. At a "
