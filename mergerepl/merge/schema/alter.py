@@ -117,7 +117,9 @@ def _altered(
             "'name')"
         )
     elif change.kind == TYPE and table.metadata.configuration.get(WIDENING_PROPERTY) != "true":
-        problem = f"its types stay. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('{WIDENING_PROPERTY}' = 'true')"
+        problem = (
+            f"its types stay. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('{WIDENING_PROPERTY}' = 'true')"
+        )
     if problem is not None:
         raise SchemaMismatchError(
             f"Table '{table.path}' cannot take {clause(change)}: {problem}. Nothing was changed.",
