@@ -1,7 +1,7 @@
 """Drawn histories of a star whose publisher changes columns and replaces its table: engine and model have the same rows."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,11 @@ class SubscriberWins(Kept):
 class Engine:
     """The same star, in folders; users write by deltalake."""
 
+    text, type_ = TEXT, "STRING"
+
     def __init__(self, root: Path, *, column: bool, resolver: str, subscribers: Sequence[str]) -> None:
         self.root = root
-        first = pa.table({"id": pa.array([1], ID), "a": pa.array([None], TEXT), "b": pa.array([None], TEXT)})
+        first = pa.table({"id": pa.array([1], ID), **{n: pa.array([None], self.text) for n in "ab"}})
         write_deltalake(str(root / "hq" / "t"), first)
         tracking = "column" if column else "row"
         lines = [
@@ -150,6 +152,9 @@ class MappedEngine(Engine):
         for name in ("R", *terms["subscribers"]):
             self.alter(name, f"SET TBLPROPERTIES ({MAPPED})")
 
+    def literal(self, value: str) -> str:
+        return f"'{value}'" if self.type_ == "STRING" else value
+
     def path(self, name: str) -> str:
         return f"delta.`{self.root / FOLDERS[name] / 't'}`"
 
@@ -170,7 +175,7 @@ class MappedEngine(Engine):
             self.spark.sql(f"RESTORE TABLE {self.path('R')} TO VERSION AS OF {at}")
             return
         changes = {
-            "add": [f"ADD COLUMN {first} STRING"],
+            "add": [f"ADD COLUMN {first} {self.type_}"],
             "drop": [f"DROP COLUMN {first}"],
             "again": [f"DROP COLUMN {first}", f"ADD COLUMN {first} STRING"],
             "rename": [f"RENAME COLUMN {first} TO {last}"],
@@ -191,13 +196,44 @@ class MappedEngine(Engine):
                 self.spark.sql(f"DELETE FROM {self.path(name)} WHERE id = {key}")
                 continue
             changed = {n: value for n, value in row.items() if known is None or value != known.get(n)}
-            stated = {n: "CAST(NULL AS STRING)" if v is None else f"'{v}'" for n, v in changed.items()}
+            stated = {
+                n: f"CAST(NULL AS {self.type_})" if v is None else self.literal(v) for n, v in changed.items()
+            }
             if known is None:
                 named, given = ", ".join(("id", *stated)), ", ".join((str(key), *stated.values()))
                 self.spark.sql(f"INSERT INTO {self.path(name)} ({named}) VALUES ({given})")
             elif stated:
                 pairs = ", ".join(f"{n} = {value}" for n, value in stated.items())
                 self.spark.sql(f"UPDATE {self.path(name)} SET {pairs} WHERE id = {key}")
+
+
+class TypedEngine(MappedEngine):
+    """The star with column mapping and type widening; its columns are numbers, so that large ones need a wider type."""
+
+    text, type_ = pa.int16(), "SMALLINT"
+
+    def __init__(self, spark: SparkSession, root: Path, **terms: Any) -> None:
+        super().__init__(spark, root, **terms)
+        for name in ("R", *terms["subscribers"]):
+            self.alter(name, "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+
+    def rows(self, name: str) -> Rows:
+        found = super().rows(name)
+        return {
+            key: {n: None if value is None else str(value) for n, value in row.items()}
+            for key, row in found.items()
+        }
+
+    def logged(self, name: str) -> set[str | None]:
+        path = self.root / FOLDERS[name] / "_mergerepl/MSmerge_conflict_p_t"
+        found = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+        return {str(value) for row in found for value in row.values() if isinstance(value, int)}
+
+    def ddl(self, what: str, *names: str) -> None:
+        if what == "widen":
+            self.alter("R", f"ALTER COLUMN {names[0]} TYPE BIGINT")
+        else:
+            super().ddl(what, *names)
 
 
 def values(world: World, name: str) -> Rows:
@@ -281,18 +317,42 @@ def mapped_steps(rng: random.Random, world: World, subscribers: Sequence[str]) -
             )
 
 
+def typed_steps(rng: random.Random, world: World, subscribers: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Draw the steps of a history with wider types; a name is used once, because the conflict table keeps its type."""
+    unused = iter("cdefghijklm")
+    for _ in range(rng.randint(6, 9)):
+        kind = rng.choices(("write", "session", "stopped", "ddl"), (8, 3, 3, 6))[0]
+        names = [column.name for column in world.r["R"].table.cols.values()]
+        if kind == "write":
+            yield (
+                "write",
+                rng.choice([*world.r]),
+                rng.choice("xy"),
+                rng.choice((*names, *[f"{n}!" for n in names] * 3, "-")),
+            )
+        elif kind == "ddl":
+            last = "drop" if len(names) > 1 else "add"
+            what = rng.choice((*["widen"] * 6, "add", "rename", last))
+            old = [] if what == "add" else [rng.choice(names)]
+            new = [next(unused)] if what in ("add", "rename") else []
+            yield "ddl", "R", what, *old, *new
+        else:
+            stop = None if kind == "session" else rng.choice(["captured", *POINTS])
+            yield "session", rng.choice(subscribers), stop
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [403, 417, 422, 423, 425, 428, 430, 440, 450, 455, 456, 458])
+def test_a_drawn_history_with_wider_types(seed: int, tmp_path: Path, spark: SparkSession) -> None:
+    play_mapped(TypedEngine, typed_steps, seed, tmp_path, spark)
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200, 212))
 def test_a_drawn_history_with_column_mapping(seed: int, tmp_path: Path, spark: SparkSession) -> None:
-    rng = random.Random(seed)
-    column, is_subscribers = rng.random() < 0.5, rng.random() < 0.5
-    kind = SubscriberWins if is_subscribers else Kept
-    world = kind("star", column=column, mapping="RAB", prios=(100, 100, 50, 50))
-    subscribers = [name for name in world.r if name != "R"]
-    resolver = "subscriber_wins" if is_subscribers else "priority"
-    engine = MappedEngine(spark, tmp_path, column=column, resolver=resolver, subscribers=subscribers)
-    play(world, engine, subscribers, mapped_steps(rng, world, subscribers))
+    play_mapped(MappedEngine, mapped_steps, seed, tmp_path, spark)
 
 
 @pytest.mark.parametrize(
@@ -316,6 +376,23 @@ def test_a_drawn_history(seed: int, tmp_path: Path) -> None:
     play(
         world, engine, subscribers, steps(rng, world, subscribers, own=200 <= seed < 300, tracked=seed >= 300)
     )
+
+
+def play_mapped(
+    engine_of: type[MappedEngine],
+    drawn: Callable[[random.Random, World, Sequence[str]], Iterator[tuple[Any, ...]]],
+    seed: int,
+    root: Path,
+    spark: SparkSession,
+) -> None:
+    rng = random.Random(seed)
+    column, is_subscribers = rng.random() < 0.5, rng.random() < 0.5
+    kind = SubscriberWins if is_subscribers else Kept
+    world = kind("star", column=column, mapping="RAB", prios=(100, 100, 50, 50))
+    subscribers = [name for name in world.r if name != "R"]
+    resolver = "subscriber_wins" if is_subscribers else "priority"
+    engine = engine_of(spark, root, column=column, resolver=resolver, subscribers=subscribers)
+    play(world, engine, subscribers, drawn(rng, world, subscribers))
 
 
 def play(world: Kept, engine: Engine, subscribers: Sequence[str], drawn: Iterator[tuple[Any, ...]]) -> None:

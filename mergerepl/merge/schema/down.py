@@ -375,6 +375,9 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
     changed = recorded_since(publisher, row.artid, article.root_version)
     at = table_at(subscriber, article, target, publishers, changed)
     steps = at.steps()
+    for step in steps:
+        if step.what.what == SchemaStep.DEFAULT:
+            _require_expression(recorder, at, target.by_number[step.what.field])
     replid = subscriber.info().replid
     for step in steps:
         failpoint("schema.before_alter")
@@ -386,6 +389,29 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
     change_tracking(recorder, nickname, by_column=row.is_by_column(target))
     _settle(recorder.replica.reread(), publisher, nickname, target)
     return len(steps)
+
+
+def _require_expression(recorder: Recorder, at: SubscribersTable, each: PublishedField) -> None:
+    """Check that a default, which becomes part of a statement, is one expression without columns.
+
+    Raises: SchemaStoppedError.
+    """
+    if not each.default:
+        return
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    nothing = recorder.spark_of().range(0).select()
+    try:
+        # In brackets, an alias is refused; without them, a list.
+        nothing.select(F.expr(each.default), F.expr(f"({each.default})")).schema  # noqa: B018
+    except AnalysisException as error:
+        raise stopped(
+            at.article,
+            at.root,
+            f"the publisher's default of column '{each.name}' is no expression that Spark knows: {each.default}. Give it "
+            "another one there with ALTER TABLE … ALTER COLUMN … SET DEFAULT, then run `mergerepl sync` again",
+        ) from error
 
 
 def _carry_out(recorder: Recorder, path: Location, step: Step, mark: CommitMark) -> None:

@@ -17,6 +17,7 @@ from mergerepl.changes import (
     UNKNOWN,
 )
 from mergerepl.delta.marks import CommitMark
+from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflict_log import NamedEnd, append_conflicts, info_rows, losing_rows
 from mergerepl.merge.capture.record import Recorder
@@ -43,8 +44,20 @@ def log_dropped_values(
 
     These are rows of generations that were not sent; with column tracking, those where this replica set such a field
     since. `article` has the columns before, `version` is the definition that lacks the fields.
+
+    Raises: SchemaStoppedError if the replica has no subscription, not even one that ended.
     """
-    relation = next(row for row in replica.relations(article.pubid) if not row.is_ended)
+    # A subscription that ended since has the last generation that was sent, too.
+    relations = sorted(replica.relations(article.pubid), key=lambda row: row.is_ended)
+    if not relations:
+        raise SchemaStoppedError(
+            f"Article '{article.name}' at '{replica.root}': columns were dropped, and no subscription says which of their "
+            "values were sent. Nothing was changed. Take the article's table back with RESTORE TABLE, or run `mergerepl "
+            "apply` at the publisher.",
+            replica=str(replica.root),
+            article=article.name,
+        )
+    relation = relations[0]
     known = [row for row in replica.genhistory() if row.art_nick == article.nickname]
     unsent = [
         row.generation
