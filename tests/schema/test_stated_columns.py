@@ -6,7 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.errors import SchemaMismatchError
+from mergerepl.delta.tables import open_table
+from mergerepl.errors import SchemaMismatchError, SchemaStoppedError
+from mergerepl.merge.schema.down import require_expression, table_at
+from mergerepl.merge.schema.follow import article_row
+from mergerepl.model.definition import PublishedField
+from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from tests.faults.deaths import dies
 from tests.schema.stars import ARTICLES, Star
 from tests.schema.stars import LADDER as FOLLOWING
@@ -169,3 +175,29 @@ def test_a_comment_that_a_session_passed_is_named_and_the_next_one_brings_all(
     star.table("hq", "by_row").alter.set_column_metadata("b", {"comment": "again"})
     star.settle()
     assert field(star, "north", "by_row", "b")[0] == "again"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_default_becomes_part_of_a_statement_only_if_it_is_one_expression(
+    star: Star, spark: SparkSession
+) -> None:
+    north = Replica(Location.of(star.root / "north"))
+    article = next(each for each in north.articles if each.name == "by_row")
+    row = article_row(north, article.nickname)
+    publishers = open_table(Location.of(star.root / "hq" / "by_row"))
+    at = table_at(north, article, row.definitions[article.version], publishers, ())
+    for text in ("'x'", "concat('it''s', ' b')", "current_timestamp()", "named_struct('a', array(1, 2))"):
+        require_expression(lambda: spark, at, PublishedField(1, "a", "string", default=text))
+    refused = (
+        "'x' z",
+        "'x', ALTER COLUMN b DROP NOT NULL",
+        "'x' COMMENT 'y'",
+        "1) + (2",
+        "b",
+        "unheard_of()",
+        "'x",
+    )
+    for text in refused:
+        with pytest.raises(SchemaStoppedError, match="no expression that Spark knows"):
+            require_expression(lambda: spark, at, PublishedField(1, "a", "string", default=text))

@@ -7,8 +7,9 @@ users wrote before it under the old columns. A step that dies leaves marks; the 
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from mergerepl.delta.feed.column_changes import ADD, NULLABILITY, STATEMENTS
 from mergerepl.delta.marks import CommitMark, SchemaStep
@@ -42,6 +43,9 @@ from mergerepl.rows.sql import free_name, literal, quote
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SchemaChangeRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _KEPT_METADATA = ("comment", CHAR_VARCHAR)
 """The properties that a new column takes from the publisher's; a statement of its own sets the default."""
@@ -377,7 +381,7 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
     steps = at.steps()
     for step in steps:
         if step.what.what == SchemaStep.DEFAULT:
-            _require_expression(recorder, at, target.by_number[step.what.field])
+            require_expression(recorder.spark_of, at, target.by_number[step.what.field])
     replid = subscriber.info().replid
     for step in steps:
         failpoint("schema.before_alter")
@@ -391,7 +395,9 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
     return len(steps)
 
 
-def _require_expression(recorder: Recorder, at: SubscribersTable, each: PublishedField) -> None:
+def require_expression(
+    spark_of: "Callable[[], SparkSession]", at: SubscribersTable, each: PublishedField
+) -> None:
     """Check that a default, which becomes part of a statement, is one expression without columns.
 
     Raises: SchemaStoppedError.
@@ -401,7 +407,7 @@ def _require_expression(recorder: Recorder, at: SubscribersTable, each: Publishe
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
-    nothing = recorder.spark_of().range(0).select()
+    nothing = spark_of().range(0).select()
     try:
         # In brackets, an alias is refused; without them, a list.
         nothing.select(F.expr(each.default), F.expr(f"({each.default})")).schema  # noqa: B018
