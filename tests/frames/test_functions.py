@@ -232,12 +232,12 @@ def casts() -> dict[str, Column]:
         "b": ("string",),
         "f": ("double",),
         "c": ("decimal(38,18)", "double"),
-        "p": ("double", "decimal(10,1)", "int", "decimal(4,0)"),
+        "p": ("double", "decimal(10,1)", "decimal(9,4)", "int", "decimal(4,0)"),
         "ai": ("array<bigint>", "array<string>"),
         "as": ("array<binary>",),
         "st": ("struct<x:bigint,y:string>", "struct<a:string,b:binary>"),
         "m": ("map<bigint,string>",),
-        "day": ("string",),
+        "day": ("string", "timestamp_ntz"),
     }
     found = {f"{name} as {type_}": col(name).cast(type_) for name, types in asked.items() for type_ in types}
     tried = {

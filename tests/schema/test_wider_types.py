@@ -168,7 +168,9 @@ def test_a_type_that_a_subscribers_user_made_wider_waits_for_the_publishers(
     spark.sql(f"ALTER TABLE delta.`{star.root / 'hq' / 'by_row'}` {widest}")
     star.settle()
     big = Decimal("123456789012.12345678")
-    for replica in ("hq", "north", "south"):
+    star.subscribe("east")
+    star.settle()
+    for replica in ("hq", "north", "south", "east"):
         assert rows(spark, star, replica, "by_column")[3]["cost"] == big
         assert rows(spark, star, replica, "by_column")[2]["cost"] == 5
         assert rows(spark, star, replica, "by_row") == rows(spark, star, "hq", "by_row")
