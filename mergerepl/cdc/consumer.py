@@ -20,6 +20,8 @@ from mergerepl.cdc.refusals import CdcError
 from mergerepl.cdc.tables import NAME, CdcTables, is_shared
 from mergerepl.delta import appended
 from mergerepl.delta.feed.column_changes import ADD, DROP, RENAME, TYPE, ColumnChange, is_mapped, statement
+from mergerepl.delta.feed.commit_changes import changes_by
+from mergerepl.delta.feed.net_changes import RowShape
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import KEPT_A_DAY
@@ -33,7 +35,7 @@ from mergerepl.delta.tables import (
 )
 from mergerepl.delta.types import field, fits, json_of, nested_names, nullable
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.consumer import COMPARE, Cycle, PauseSource, ReadRows, Wanted, pausing
+from mergerepl.logreader.consumer import COMPARE, UNUSABLE, Cycle, PauseSource, ReadRows, Wanted, pausing
 from mergerepl.logreader.plan import Entry, Plan, SourcePlan
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import metadata_of
@@ -87,7 +89,11 @@ class Capture:
         self.database.control.edit(CDC_JOBS, fitting)
 
     def wanted(self) -> Mapping[int, Wanted]:
-        """Return the sources of all instances; an instance that stops at a gap stops its source."""
+        """Return the sources of all instances; an instance that stops at a gap stops its source.
+
+        The rows of a table are read by one key: that of an article, else of the first instance. An instance with another
+        one pairs them again.
+        """
         if not self.database.is_enabled:
             return {}
         found: dict[int, Wanted] = {}
@@ -97,7 +103,9 @@ class Capture:
             other = found.get(instance.source_object_id)
             on_gap = instance.on_gap if other is None or other.on_gap == COMPARE else other.on_gap
             names = tuple(sources.get(name) or name for name in key)
-            found[instance.source_object_id] = Wanted(names, on_gap)
+            found[instance.source_object_id] = Wanted(
+                names if other is None else other.key, on_gap, pairs=True
+            )
         return found
 
     def gate_cycle(self) -> int:
@@ -116,6 +124,7 @@ class Capture:
         mapped = bool(rows) and is_mapped(rows[-1].reading.fields)
         for instance, captured in self._of_source(source.object_id):
             after = columns_after(captured, source.columns, is_mapped=mapped)
+            self._check_key(source, instance, after, has_rows=bool(rows))
             for name, (old, new) in retyped(captured, after).items():
                 if is_wider(old, new):
                     continue
@@ -139,6 +148,22 @@ class Capture:
                         capture_instance=instance.capture_instance,
                     )
                     raise PauseSource(error.number, error.message)
+
+    def _check_key(
+        self, source: SourcePlan, instance: ChangeTable, captured: Sequence[CapturedColumn], *, has_rows: bool
+    ) -> None:
+        """Check that a source with changes has the key of an instance. Raises: PauseSource."""
+        there = {each.column_name: each.source_name for each in captured}
+        lost = [
+            row.column_name for row in self.database.key(instance.object_id) if not there[row.column_name]
+        ]
+        if has_rows and lost:
+            raise PauseSource(
+                UNUSABLE,
+                f"Table '{source.path}': column '{lost[0]}' of the key of '{instance.capture_instance}' was dropped. "
+                f"Capture of this table is paused; others go on. Run `mergerepl cdc disable {source.path} --name "
+                f"{instance.capture_instance}`, then `mergerepl resume {source.path}`.",
+            )
 
     def _of_source(self, object_id: int) -> list[tuple[ChangeTable, list[CapturedColumn]]]:
         return [
@@ -227,9 +252,22 @@ class Capture:
         frames = []
         for read, shape in zip(cycle.changes(instance.source_object_id), shapes, strict=True):
             captured = [(c.column_name, name, c.column_type) for c, name in zip(columns, shape, strict=True)]
+            read = self._by_own_key(cycle, instance, read, {name: now for name, now, _ in captured})
             of_reading = {version: lsns[version] for version in read.reading.versions}
             frames.append(change_rows(cycle.spark(), read, of_reading, captured, places))
         return cycle.append(frames, table, cycle.transaction(APP_ID, "capture"))
+
+    def _by_own_key(
+        self, cycle: Cycle, instance: ChangeTable, read: ReadRows, names: Mapping[str, str | None]
+    ) -> ReadRows:
+        """Return a reading with its images paired by the key of an instance; `names`: captured column -> its source's."""
+        source = next(each for each in cycle.plan.sources if each.object_id == instance.source_object_id)
+        of_source = tuple(source.name_at(name, read.reading.through_version_inclusive) for name in source.key)
+        own = tuple(names[row.column_name] for row in self.database.key(instance.object_id))
+        key = tuple(name for name in own if name is not None)
+        if not own or len(key) < len(own) or key == of_source:
+            return read
+        return replace(read, rows=changes_by(read.rows, RowShape(read.columns, key)))
 
     def _change_columns(self, cycle: Cycle, instance: ChangeTable, columns: Sequence[CapturedColumn]) -> None:
         """Rewrite the change table with the new types, then state them: rows of the new type come afterwards."""

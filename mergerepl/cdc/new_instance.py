@@ -13,7 +13,7 @@ from mergerepl.cdc.tables import NAME, CdcTables
 from mergerepl.delta.contract.problems import Code, TableContract
 from mergerepl.delta.contract.rules import NULL, bad_keys
 from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
-from mergerepl.logreader.log_reader import LogReader, key_of, refuse_other_key
+from mergerepl.logreader.log_reader import LogReader, key_of
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.folders import TableCapture
 from mergerepl.replica.replica import Replica
@@ -102,18 +102,7 @@ def checked(found: CdcTables, stated: TableCapture, ending: Collection[str] = ()
         key = (state and key_of(state, reader.consumers, path)) or _article_key(found.root, path)
     chosen = _columns(path, key or (), by_lower)
     if same:
-        before = tuple(row.column_name for row in found.key(same[0].object_id))
-        if chosen and chosen != before:
-            raise CdcUsageError.bad_columns(
-                22939,
-                path,
-                f"instance '{same[0].capture_instance}' identifies its rows by ({', '.join(before) or 'no key'}), and both "
-                "instances must have the same key",
-                # Decision 0092: rows are paired by the key once, for all who read the log.
-                f"To change it, read the changes of the table to the end, run `mergerepl cdc disable {path}`, then enable "
-                "it with the other key; consumers begin with a snapshot.",
-            )
-        chosen = before
+        chosen = chosen or tuple(row.column_name for row in found.key(same[0].object_id))
     if bad := TableContract(table, key=chosen).find(Code.KEY_TYPE):
         why = f"column '{bad.column}' of type {bad.detail} cannot be part of the key"
         remedy = "Keys are whole numbers, strings, dates, times, decimals, booleans and binary."
@@ -125,8 +114,6 @@ def checked(found: CdcTables, stated: TableCapture, ending: Collection[str] = ()
     if has_net and not chosen:
         remedy = "Name its columns (`key`), or capture without net changes."
         raise CdcUsageError.bad_columns(22939, path, "net changes need a key", remedy)
-    if state is not None:
-        refuse_other_key(state, reader.consumers, path, chosen)
     is_new = known is None or NAME not in known.consumers
     return NewInstance(path, schema or DBO, table_name, instance, table, captured, chosen, has_net, is_new)
 

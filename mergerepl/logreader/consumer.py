@@ -45,10 +45,15 @@ STOP = "stop"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a consumer needs of a source: the columns that identify its rows, and how it handles a gap in its feed."""
+    """What a consumer needs of a source: the columns that identify its rows, and how it handles a gap in its feed.
+
+    `pairs`: where another consumer states another key, the source is read by that one, and this consumer pairs the rows
+    again by its own.
+    """
 
     key: tuple[str, ...] = ()
     on_gap: str = COMPARE
+    pairs: bool = False
 
 
 @dataclass(frozen=True)

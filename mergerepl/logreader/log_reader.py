@@ -203,29 +203,37 @@ def key_of(state: LogState, consumers: Sequence[Consumer], path: str) -> tuple[s
 
 
 def refuse_other_key(state: LogState, consumers: Sequence[Consumer], path: str, key: tuple[str, ...]) -> None:
-    """Check that a table that is about to be read by a key is not read by another one.
+    """Check that a table that is about to be read by a key is not read by another one that its consumer insists on.
 
     Raises: LogReaderError.
     """
-    known = key_of(state, consumers, path)
-    if known and key and known != key:
-        raise LogReaderError.other_key(path, ", ".join(known), ", ".join(key))
+    known = state.source_at(path)
+    if known is None or not key:
+        return
+    for each in consumers:
+        wish = each.wanted().get(known.source_object_id, Wanted())
+        if not wish.pairs and wish.key and wish.key != key:
+            raise LogReaderError.other_key(path, ", ".join(wish.key), ", ".join(key))
 
 
 def wanted_of(state: LogState, consumers: Sequence[Consumer]) -> dict[int, Wanted]:
     """Return the needs of all consumers together for each source.
 
-    Raises: LogReaderError if two of them have different keys.
+    Raises: LogReaderError if two of them insist on different keys.
     """
     found: dict[int, Wanted] = {}
     for consumer in consumers:
         for object_id, each in consumer.wanted().items():
             other = found.get(object_id)
-            if other is not None and other.key and each.key and other.key != each.key:
+            if other is None:
+                found[object_id] = each
+                continue
+            if other.key and each.key and other.key != each.key and not (other.pairs or each.pairs):
                 path = state.sources[object_id].source_path
                 raise LogReaderError.other_key(path, ", ".join(other.key), ", ".join(each.key))
-            on_gap = STOP if STOP in (each.on_gap, other.on_gap if other else COMPARE) else COMPARE
-            found[object_id] = Wanted(each.key or (other.key if other else ()), on_gap)
+            first, second = (other, each) if each.pairs else (each, other)
+            on_gap = STOP if STOP in (each.on_gap, other.on_gap) else COMPARE
+            found[object_id] = Wanted(first.key or second.key, on_gap, pairs=first.pairs and second.pairs)
     return found
 
 

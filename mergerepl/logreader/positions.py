@@ -106,7 +106,7 @@ class LogReaderError(StoreError):
     def other_key(cls, source: str, one: str, other: str) -> Self:
         """Two consumers identify the rows of a source by different keys."""
         return cls(
-            f"Table '{source}' is read by the key ({one}) and cannot be read by the key ({other}), too: capture instances "
-            "and articles of one table have the same key. Nothing was changed. State the first one.",
+            f"Table '{source}' is read by the key ({one}) and cannot be read by the key ({other}), too: articles of "
+            "one table have the same key. Nothing was changed. State the first one.",
             source=source,
         )

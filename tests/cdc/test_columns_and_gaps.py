@@ -56,9 +56,6 @@ def test_columns_that_are_added(spark: SparkSession, replica_dir: Path) -> None:
     orders = replica_dir / "orders"
     spark.sql(f"alter table delta.`{orders}` add columns (extra double)")
     spark.sql(f"insert into delta.`{orders}` values (3, 'c', 3, 1.5)")
-    with pytest.raises(cdc.CdcUsageError, match=r"by \(id\), and both .*cdc disable orders") as caught:
-        cdc.Database(replica_dir).enable("orders", name="wide", key="note")
-    assert caught.value.number == 22939
     cdc.Database(replica_dir).enable("orders", name="wide")
     with pytest.raises(cdc.CdcUsageError, match="two capture instances already: dbo_orders, wide") as caught:
         cdc.Database(replica_dir).enable("orders", name="third")
@@ -75,10 +72,6 @@ def test_columns_that_are_added(spark: SparkSession, replica_dir: Path) -> None:
     assert [each.kind for each in entries(database)] == [
         *("begin", "begin", "ddl", "transaction", "transaction")
     ]
-    # The way out of 22939.
-    cdc.Database(replica_dir).disable("orders")
-    by_note = cdc.Database(replica_dir).enable("orders", key="note")
-    assert by_note.describe().instance.index_column_list == ("note",)
 
 
 def test_columns_that_are_renamed_and_dropped(spark: SparkSession, replica_dir: Path) -> None:

@@ -67,7 +67,9 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     with pytest.raises(cdc.CdcError) as refused:
         cdc.Database(hq).capture()
     assert refused.value.number == 22911
-    other = publication_file(replica_dir, [{"name": "stock", "key": ["qty"]}], publication="other")
+    elsewhere = [{"subscriber": "./south"}]
+    by_qty = [{"name": "orders", "key": ["qty"]}]
+    other = publication_file(replica_dir, by_qty, subscribers=elsewhere, publication="other")
     assert "is read by the key (id)" in run("apply", "-f", other, code=1)["error"]["message"]
     # Only what the cycle that died had not written is read again.
     assert reads.pop(("orders", 1)) == 2

@@ -5,6 +5,7 @@ update_postimage) the row after it, whatever a writer calls them. So RESTORE and
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -125,6 +126,24 @@ def commit_changes(events: KeptEvents) -> DataFrame:
     there = F.coalesce(AFTER, BEFORE)
     rows = changed.select(VERSION, _hash(_key(there, image, shape)).alias(ROW_HASH), BEFORE, AFTER)
     return rows.unionByName(left) if events.several else rows
+
+
+def changes_by(changes: DataFrame, shape: RowShape) -> DataFrame:
+    """Return the changes of commits, as `commit_changes`, with their images paired by another key.
+
+    Both keys leave out the same rows, those with equal images. So the images of the changes are all that is needed.
+    """
+    sides = ((BEFORE, True), (AFTER, False))
+    images = (
+        changes.where(F.col(name).isNotNull()).select(
+            VERSION, F.lit(is_before).alias(_IS_BEFORE), F.col(name).alias(ROW)
+        )
+        for name, is_before in sides
+    )
+    events = reduce(lambda one, other: one.unionByName(other), images)
+    keys = [F.col(f"{ROW}.{name}").alias(f"k{i}") for i, name in enumerate(shape.identity_fields)]
+    grouped = events.groupBy(VERSION, *keys).agg(F.collect_list(F.struct(_IS_BEFORE, ROW)).alias(_EVENTS))
+    return commit_changes(KeptEvents(grouped, shape, groups=0, several=1))
 
 
 def _images_before() -> Column:
