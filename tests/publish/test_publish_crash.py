@@ -73,13 +73,26 @@ FINISHED = ["apply.before_finish", "apply.after_finish"]
 """Passed in `test_publish_again.py`, as they need a session that was interrupted."""
 COMPARED = ["apply.before_reinit", "apply.after_reinit"]
 """Passed in `test_ended_upload_only.py`, as they need sessions."""
+ENDING = ["apply.before_end", "apply.after_end"]
+"""Passed in `test_ended_article.py`, as they need sessions."""
 DROPPED = ["unfinished.dropping"]
 
 
 def test_an_apply_is_cut_short_at_every_point() -> None:
     tested = {
         point.partition(":")[0]
-        for points in (FIRST, RUNNING, ADDED, CHANGES, ENDS, FINISHED, COMPARED, DROPPED, OF_PARTITIONS)
+        for points in (
+            FIRST,
+            RUNNING,
+            ADDED,
+            CHANGES,
+            ENDS,
+            FINISHED,
+            COMPARED,
+            ENDING,
+            DROPPED,
+            OF_PARTITIONS,
+        )
         for point in points
     }
     steps = [call.args[0] for call in calls_in("publish") if getattr(call.func, "id", "") == "Step"]
