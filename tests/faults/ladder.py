@@ -120,6 +120,13 @@ PARTITION_CHANGED = ("partition.after_group", "partition.before_row", "partition
 """Failpoints of a session that moves its subscriber to another partition."""
 
 
+ENDED = (
+    *("end.before_sent", "end.after_sent", "end.before_ended", "end.after_ended"),
+    *("end.before_forgotten", "end.after_forgotten"),
+)
+"""Failpoints of a session of a publication with an article that ends; passed in tests/publish/test_ended_article.py."""
+
+
 QUIET = ("quiet.before_move",)
 """Of a session without changes, at each commit by which it moves what is settled."""
 

@@ -17,6 +17,7 @@ from tests.calls import merge_capture
 from tests.faults.ladder import (
     CAPTURED_BEFORE,
     CLEANED,
+    ENDED,
     GIVEN_UP,
     LADDER,
     LATE,
@@ -108,6 +109,7 @@ def test_the_ladder_names_every_failpoint() -> None:
         *GIVEN_UP,
         *QUIET,
         *CLEANED,
+        *ENDED,
         *REINITIALISED,
         *PARTITION_CHANGED,
     }
