@@ -155,7 +155,8 @@ def test_a_type_that_a_subscribers_user_made_wider_waits_for_the_publishers(
     update(spark, star, "north", 3, "cost = 123456789012.12345678")
     (result,) = star.sync("north")
     assert "Give the column the same type in the publisher's table" in str(result.error)
-    alter(spark, star, "hq", widest)
+    for name in ARTICLES:
+        star.project.at().schema.alter(name, ddl=widest)
     star.settle()
     # RESTORE would cut the subscribers' values.
     at = spark.sql(f"DESCRIBE HISTORY delta.`{star.root / 'hq' / 'by_row'}`").where(
