@@ -235,6 +235,8 @@ def test_a_key_gets_a_wider_type_if_it_stays_a_whole_number(wide: str) -> None:
         # The publisher's column has that type, too: the rows after the user's ALTER are read with it.
         ([alter(LONG), EDIT, TAKEN_OVER], 1),
         ([alter(INT), EDIT, own("type", 0, LONG, "a"), EDIT], 1),
+        # Wider than the publisher's once more.
+        ([alter(LONG), TAKEN_OVER, alter(typed(a="decimal(20,0)"))], None),
         ([own("type", 0, LONG, "a"), EDIT], 1),
     ],
 )

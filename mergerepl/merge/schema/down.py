@@ -6,7 +6,6 @@ users wrote before it under the old columns. A step that dies leaves marks; the 
 """
 
 import logging
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,25 +15,17 @@ from mergerepl.delta.marks import CommitMark, SchemaStep
 from mergerepl.delta.metadata import (
     CDF_PROPERTY,
     CHAR_VARCHAR,
-    CONSTRAINT_PREFIX,
     DEFAULT_EXPRESSION,
     DEFAULTS_FEATURE,
     GENERATION_EXPRESSION,
-    WIDENING_PROPERTY,
 )
 from mergerepl.delta.properties import set_properties
-from mergerepl.delta.tables import (
-    TableState,
-    add_columns,
-    alter_table,
-    missing_features,
-    open_table,
-    set_comment,
-)
-from mergerepl.delta.types import Field, bare, ddl_of, field, is_widening, json_of
+from mergerepl.delta.tables import TableState, add_columns, alter_table, open_table, set_comment
+from mergerepl.delta.types import Field, bare, ddl_of, field
 from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder
+from mergerepl.merge.schema.fixed_types import fixed_type
 from mergerepl.merge.schema.follow import article_row, change_tracking, follow_columns
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import Definition, PublishedField
@@ -161,55 +152,13 @@ class SubscribersTable:
             if has == target.type:
                 yield Step(step, "")
                 continue
-            if (reason := self._fixed_type(each.name, has, target.type)) is not None:
+            if (reason := fixed_type(self.table, each.name, has, target.type)) is not None:
                 raise stopped(
                     self.article,
                     self.root,
                     f"the publisher gave column '{each.name}' type {target.type.upper()}, and {reason}",
                 )
             yield Step(step, f"ALTER COLUMN {quote(target.name)} TYPE {target.type.upper()}")
-
-    def _fixed_type(self, name: str, has: str, wanted: str) -> str | None:
-        """Return why a column cannot get a type, with what ends that; None if it can."""
-        table = f"delta.{quote(str(self.table.path))}"
-        if not is_widening(has, wanted):
-            return (
-                f"it is {has.upper()} in table '{self.table.path}'. Take that back there with RESTORE TABLE, which takes "
-                "back all later changes of the table, too, then run `mergerepl sync` again"
-            )
-        properties = {} if self._widens else {WIDENING_PROPERTY: "true"}
-        for feature in missing_features(self.table, [field(name, json_of(wanted))]):
-            properties[f"delta.feature.{feature}"] = "supported"
-        if properties:
-            pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-            return (
-                f"table '{self.table.path}' keeps its types. Run ALTER TABLE {table} SET TBLPROPERTIES ({pairs}), after "
-                "which deltalake cannot write it, then run `mergerepl sync` again"
-            )
-        if name in self.table.metadata.partition_columns:
-            return (
-                f"table '{self.table.path}' is partitioned by it. Replace the table by one with that type (CREATE OR "
-                "REPLACE TABLE … AS SELECT), then run `mergerepl sync` again"
-            )
-        named = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
-        for property_, text in self.table.properties.items():
-            if property_.startswith(CONSTRAINT_PREFIX) and named.search(text):
-                constraint = property_.removeprefix(CONSTRAINT_PREFIX)
-                return (
-                    f"constraint {constraint} of table '{self.table.path}' names it, CHECK ({text}). Run ALTER TABLE "
-                    f"{table} DROP CONSTRAINT {quote(constraint)}, then run `mergerepl sync` again, then add it again"
-                )
-        for computed, text in self.table.generated_columns.items():
-            if named.search(text):
-                return (
-                    f"column '{computed}' of table '{self.table.path}' is computed from it, as ({text}): Delta gives it no "
-                    "other type. Replace the table by one without that column, then run `mergerepl sync` again"
-                )
-        return None
-
-    @property
-    def _widens(self) -> bool:
-        return self.table.properties.get(WIDENING_PROPERTY, "").lower() == "true"
 
     def _taken(self, what: str, name: str, type_: str = "") -> SchemaStoppedError:
         type_ = f" ({type_})" if type_ else ""

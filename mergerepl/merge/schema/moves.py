@@ -193,7 +193,7 @@ class Follower:
             return True
         if change.kind == TYPE and not self.at.is_publisher:
             # The publisher's column has the same type by now.
-            return change.field in self._own_types(window)
+            return self._is_taken_over(change, window)
         if not self.at.is_publisher or change.kind not in _FOLLOWED:
             return False
         if change.kind == NULLABILITY:
@@ -202,10 +202,14 @@ class Follower:
             return {change.old_type, change.new_type} <= _WHOLE
         return change.column not in self._named
 
-    def _own_types(self, window: FeedWindow) -> set[int]:
-        """Return the fields whose types merge replication took over, or changed, in a window."""
-        steps = (SchemaStep.of(c.mark.step) for c in window.commits if c.mark and self._is_own_step(c))
-        return {step.field for step in steps if step is not None and step.what == SchemaStep.TYPE}
+    def _is_taken_over(self, change: ColumnChange, window: FeedWindow) -> bool:
+        """Whether merge replication said later that a type which a user gave a column is the publisher's, or widened it."""
+        steps = [
+            SchemaStep.of(each.mark.step)
+            for each in _from(window.commits, change.version)
+            if each.mark is not None and self._is_own_step(each)
+        ]
+        return any(each and (each.what, each.field) == (SchemaStep.TYPE, change.field) for each in steps)
 
     def _are_wider(self, after: Definition) -> bool:
         """Whether each column has its type, or one that Delta widens it to."""
