@@ -58,6 +58,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> t
     for replica in ("north", "south"):
         alter(spark, star, replica, WIDENING)
     update(spark, star, "north", 1, "qty = 8, price = 0.25, cost = 2.5, day = DATE '2024-01-01'")
+    for name in ARTICLES:
+        spark.sql(f"INSERT INTO delta.`{star.root / 'north' / name}` (id, qty) VALUES (4, 4)")
     update(spark, star, "south", 2, "qty = 9")
     update(spark, star, "hq", 1, "qty = 10, price = 4, cost = 3, day = DATE '2024-01-02'")
     alter(spark, star, "hq", WIDENING, *(f"ALTER COLUMN {name} TYPE {type_}" for name, type_ in WIDE.items()))
@@ -104,7 +106,8 @@ def test_wider_types_travel(star: Star, spark: SparkSession, point: str) -> None
     star.settle()
     won = {"qty": 10, "price": 4.0, "cost": Decimal("3.0000"), "day": datetime(2024, 1, 2)}
     cost = {"cost": Decimal("1.2500")}
-    expected = {1: won, 2: {**FIRST, **cost, "qty": 9}, 3: BIG}
+    new = {**dict.fromkeys(TYPES), "qty": 4}
+    expected = {1: won, 2: {**FIRST, **cost, "qty": 9}, 3: BIG, 4: new}
     lost = {"qty": 8, "price": 0.25, "cost": Decimal("2.5000"), "day": datetime(2024, 1, 1)}
     for name in ARTICLES:
         for replica in ("hq", "north", "south"):
