@@ -160,6 +160,11 @@ def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **t
         for each in done.articles
         if each.unsent
     ]
+    lines += [
+        f"  {each.article}: {counted(each.uncaptured, 'commit')} not compared: not captured yet."
+        for each in done.articles
+        if each.uncaptured
+    ]
     run.output.reported(done, [listing(done.articles, _REPAIRED), *lines])
 
 

@@ -257,8 +257,8 @@ class Repair:
     """The rows of one table that a repair wrote (or would write) at the wrong side. `examples` are some of the keys.
 
     A merge article gets new versions of the rows at `source` (publisher or subscriber), which the next sync carries to the
-    other side; its `unsent` changes were left out. `differing` is the number of keys that still differ then; None for a
-    dry run.
+    other side; its `unsent` changes were left out, and the `uncaptured` commits of both tables were not compared.
+    `differing` is the number of keys that still differ then; None for a dry run.
     """
 
     publication: str
@@ -271,6 +271,7 @@ class Repair:
     differing: int | None = None
     source: str = "publisher"
     unsent: int = 0
+    uncaptured: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql import functions as F
+from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from mergerepl.delta.tables import head_version, open_table
 from mergerepl.errors import StoreError
+from mergerepl.frames import Column, DataFrame, F, NeedsSparkError, bits_of
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation, KeyDifference
 from mergerepl.rows.images import comparable, readable
@@ -23,6 +23,7 @@ CHECKSUM = "checksum"
 
 _AT_PUBLISHER = "at_publisher"
 _BUCKET = "bucket"
+_SIDE = "side"
 HASH = "hash"
 HALVES = ("high", "low")
 _SUMS = ("rows", *HALVES)
@@ -49,6 +50,44 @@ def compare_tables(compared: Compared) -> ArticleValidation:
     count, examples = _differing_keys(compared, differing) if differing else (0, ())
     return ArticleValidation(
         compared.publisher.name, CHECKSUM, rows["publisher"], rows["subscriber"], count, examples
+    )
+
+
+def compare_here(compared: Compared) -> ArticleValidation:
+    """Compare the rows of both sides in process, by all bits, as `compare_tables` does by hashes.
+
+    Raises: NeedsSparkError if a column has another type at the other side.
+    """
+    sides = (compared.publisher, compared.publisher_rows), (compared.subscriber, compared.subscriber_rows)
+    types = [[rows.schema[name].dataType for name in article.columns] for article, rows in sides]
+    if types[0] != types[1]:
+        raise NeedsSparkError("the type of a column is another at the other side")
+    keys = [f"k{i}" for i, _ in enumerate(compared.publisher.identity)]
+    texts = [f"t{i}" for i, _ in enumerate(keys)]
+    with_keys = [
+        rows.select(
+            F.lit(place).alias(_SIDE),
+            *_key_columns(article, rows.schema),
+            bits_of(F.struct(*(F.col(quote(name)) for name in article.columns))).alias(HASH),
+        ).withColumn(_BUCKET, bits_of(F.struct(*keys)))
+        for place, (article, rows) in enumerate(sides)
+    ]
+    found: dict[bytes, tuple[dict[str, str], tuple[list[bytes], list[bytes]]]] = {}
+    ordered = with_keys[0].unionByName(with_keys[1]).orderBy(*keys)
+    for row in ordered.select(_BUCKET, _SIDE, HASH, *texts).collect():
+        named = dict(zip(compared.publisher.identity, (row[text] for text in texts), strict=True))
+        found.setdefault(bytes(row[_BUCKET]), (named, ([], [])))[1][row[_SIDE]].append(bytes(row[HASH]))
+    different = [
+        KeyDifference(
+            key, "missing_at_subscriber" if not there else "different" if here else "missing_at_publisher"
+        )
+        for key, (here, there) in found.values()
+        if sorted(here) != sorted(there)
+    ]
+    at_publisher, at_subscriber = (rows.count() for _, rows in sides)
+    examples = tuple(different[:SHOWN])
+    return ArticleValidation(
+        compared.publisher.name, CHECKSUM, at_publisher, at_subscriber, len(different), examples
     )
 
 
@@ -122,17 +161,24 @@ def _keyed(
     rows: DataFrame, article: PublishedArticle, buckets: Sequence[int], *, at_publisher: bool
 ) -> DataFrame:
     """Return the rows of some buckets: their key as compared (k0, k1, …), as text (t0, …) and their hash."""
-    types = {name: rows.schema[name].dataType for name in article.identity}
-    keys = {name: comparable(F.col(quote(name)), data_type) for name, data_type in types.items()}
-    if article.rowguid_column is not None:
-        keys = {name: F.lower(key) for name, key in keys.items()}
-    texts = [readable(F.col(quote(name)), data_type) for name, data_type in types.items()]
     return rows.where(_bucket(article, rows.schema).isin(list(buckets))).select(
         F.lit(at_publisher).alias(_AT_PUBLISHER),
-        *(key.alias(f"k{i}") for i, key in enumerate(keys.values())),
-        *(text.alias(f"t{i}") for i, text in enumerate(texts)),
+        *_key_columns(article, rows.schema),
         row_hash(article.columns, rows.schema).alias(HASH),
     )
+
+
+def _key_columns(article: PublishedArticle, schema: T.StructType) -> list[Column]:
+    """Return the columns of a row's key as compared (k0, k1, …) and as text (t0, …)."""
+    types = {name: schema[name].dataType for name in article.identity}
+    keys = [comparable(F.col(quote(name)), data_type) for name, data_type in types.items()]
+    if article.rowguid_column is not None:
+        keys = [F.lower(key) for key in keys]
+    texts = [readable(F.col(quote(name)), data_type) for name, data_type in types.items()]
+    return [
+        *(key.alias(f"k{i}") for i, key in enumerate(keys)),
+        *(text.alias(f"t{i}") for i, text in enumerate(texts)),
+    ]
 
 
 def _kind() -> Column:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mergerepl.changes import PUBLISHER
 from mergerepl.delta.feed.window import feed_window
+from mergerepl.delta.tables import open_table
 from mergerepl.errors import ConfigurationError
+from mergerepl.frames import DataFrame, NeedsSparkError, is_in_process
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.fixed_versions import FixedEnd, unsent_rows
 from mergerepl.replica.replica import Replica
@@ -16,8 +18,9 @@ from mergerepl.store.location import Location
 from triggers.schema_checks import ArticleTable, check_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
+    from mergerepl.merge.partitions.join_bounds import Sought
     from mergerepl.spark.in_memory import Kept
 
 Pair = tuple[PublishedArticle | None, PublishedArticle | None]
@@ -52,6 +55,11 @@ class FixedArticle:
         """The number of its changes that wait at each side for a sync."""
         return {side: end.unsent(self.articles[side]) for side, end in self.ends.items()}
 
+    @property
+    def uncaptured(self) -> Mapping[str, int]:
+        """The number of commits after its captured version at each side."""
+        return {side: end.uncaptured(self.articles[side]).commits for side, end in self.ends.items()}
+
     def table(self, side: str) -> Location:
         """The article's table at a side."""
         return self.ends[side].replica.table(self.articles[side])
@@ -64,53 +72,87 @@ class FixedArticle:
         for side, end in self.ends.items():
             check_present_columns(end.replica, self.articles[side])
 
-    def rows(self, kept: "Kept") -> "dict[str, DataFrame]":
+    def rows(self, kept: "Kept") -> dict[str, DataFrame]:
         """Return the rows that both sides must have in common, by side, with the columns of their tables.
 
-        Raises: SchemaMismatchError if a table lacks a published column.
-        """
-        from mergerepl.delta.tables import read_version
-        from mergerepl.rows.key_bounds import same_key
-        from mergerepl.spark import session as engine
-        from mergerepl.spark.in_memory import broadcast_if_few
-        from triggers.schema_checks import require_columns
+        In process, only tables of few rows and plain types are read.
 
-        spark = engine.session()
-        found = {side: read_version(spark, self.table(side), at) for side, at in self.versions.items()}
+        Raises: SchemaMismatchError if a table lacks a published column; NeedsSparkError in process.
+        """
+        from mergerepl.rows.key_bounds import same_key
+        from mergerepl.spark.in_memory import broadcast_if_few
+
+        spark = _session()
+        found = {side: self._table_rows(spark, side) for side in self.articles}
         if self.is_filtered:
-            found[PUBLISHER] = self._of_partition(kept)
+            found[PUBLISHER] = self._of_partition(spark, kept)
         most = sum(self.unsent.values())
         waiting = unsent_rows(spark, self.ends, self.articles, kept) if most else None
         for side, article in self.articles.items():
-            require_columns(article, self.table(side), found[side].columns)
             if waiting is not None:
                 keys = broadcast_if_few(waiting, most).alias("s")
                 found[side] = found[side].alias("t").join(keys, on=same_key(article, {}), how="left_anti")
         return found
 
-    def _of_partition(self, kept: "Kept") -> "DataFrame":
-        """Return the publisher's rows that the subscriber should have."""
-        from pyspark.sql import functions as F
+    def _table_rows(self, spark: "SparkSession", side: str) -> DataFrame:
+        from mergerepl.delta.tables import read_version
+        from triggers.schema_checks import require_columns
 
+        path, version, article = self.table(side), self.versions[side], self.articles[side]
+        if not is_in_process():
+            found = read_version(spark, path, version)
+            require_columns(article, path, found.columns)
+            return found
+        require_columns(article, path, [field.name for field in open_table(path, version).schema])
+        return _few_rows(path, version, article)
+
+    def _of_partition(self, spark: "SparkSession", kept: "Kept") -> DataFrame:
+        """Return the publisher's rows that the subscriber should have."""
         from mergerepl.changes import ROW
+        from mergerepl.frames import F
         from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows
-        from mergerepl.spark import session as engine
+        from mergerepl.rows.images import stored_image
 
         end, article = self.ends[PUBLISHER], self.articles[PUBLISHER]
         publication = end.filtered
         assert publication is not None
-        spark = engine.session()
-        versions = {each.nickname: end.version(each) for each in publication.articles.values()}
+        articles = publication.articles
+        versions = {each.nickname: end.version(each) for each in articles.values()}
+
+        def few(name: str, sought: "Sought | None") -> DataFrame:
+            if sought is not None:
+                raise NeedsSparkError("a row filter that selects rows by an expression")
+            of = articles[name]
+            rows = _few_rows(end.replica.table(of), versions[of.nickname], of)
+            return rows.select(stored_image(of).alias(ROW))
+
         groups = [group for group in publication.groups if group.partition_id == end.other.partition_id]
         found = partition_rows(
             publication,
             group_rows(spark, groups),
-            base_rows(spark, end.replica, publication.articles, versions),
+            few if is_in_process() else base_rows(spark, end.replica, articles, versions),
             kept,
             [article.name],
         )
         names = zip(article.fields, article.columns, strict=True)
         return found[article.name].select(*(F.col(f"{ROW}.{f}").alias(name) for f, name in names))
+
+
+def _session() -> "SparkSession":
+    """Return the session that reads the rows. In process no reader uses one."""
+    if is_in_process():
+        return cast("SparkSession", None)
+    from mergerepl.spark import session as engine
+
+    return engine.session()
+
+
+def _few_rows(path: Location, version: int, article: PublishedArticle) -> DataFrame:
+    """Return the published columns of a small table in process. Raises: NeedsSparkError."""
+    from mergerepl.delta.commit_files import few_rows, frame_here
+
+    state = open_table(path, version)
+    return frame_here(few_rows(state, article.columns, is_key=False), state)
 
 
 def check_present_columns(replica: Replica, article: PublishedArticle) -> None:

@@ -157,8 +157,7 @@ def moved_rows(
     sent = end.sent.of_articles([article.nickname])
     if end.filtered is None or article.nickname not in end.filtered.tablenicks or not sent.generations:
         return None
-    from pyspark.sql import functions as F
-
+    from mergerepl.frames import F
     from mergerepl.merge.partitions.runs import read_mappings
     from mergerepl.replica.runs import ArticleRuns, current_rows
 

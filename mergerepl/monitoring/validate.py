@@ -4,12 +4,16 @@ Compares both tables at their captured versions, without the rows whose changes 
 is divergence, not pending work. Writers and sessions may go on. Nothing is written.
 """
 
+import logging
 from collections.abc import Collection
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CaptureError, EngineError, MergeReplError, SchemaMismatchError, StoreError
+from mergerepl.frames import NeedsSparkError, is_in_process
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
 from mergerepl.monitoring.compare_tables import row_count
@@ -27,7 +31,9 @@ from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import worker_threads
 
 if TYPE_CHECKING:
-    pass
+    from mergerepl.spark.in_memory import Kept
+
+log = logging.getLogger(__name__)
 
 ROWCOUNT = "rowcount"
 
@@ -74,6 +80,9 @@ def validate_subscription(
             # The other articles are still compared.
             return ArticleValidation(here.name, level, 0, 0, 0, error=refusal or error.details())
 
+    if any(end.filtered is not None for end in ends.values()):
+        # Two threads that import it at once would see a half of it.
+        import_module("mergerepl.merge.partitions.membership")
     with worker_threads(_AT_ONCE) as pool:
         return tuple(replace(compared, publication=publication) for compared in pool.map(compare_pair, pairs))
 
@@ -83,7 +92,7 @@ def compare(article: FixedArticle, level: str) -> ArticleValidation:
 
     Raises: SchemaMismatchError, StoreError, CaptureError if they cannot be read.
     """
-    uncaptured = {side: end.uncaptured(article.articles[side]) for side, end in article.ends.items()}
+    uncaptured = article.uncaptured
     if article.articles[PUBLISHER].rejects == PUBLISHER:
         found = replace(_counts(article), level=level, may_differ=True)
     elif level == ROWCOUNT and not article.is_filtered and not any(article.unsent.values()):
@@ -95,7 +104,7 @@ def compare(article: FixedArticle, level: str) -> ArticleValidation:
     for side in article.ends:
         facts[f"{side}_version"] = article.versions[side]
         facts[f"unsent_at_{side}"] = article.unsent[side]
-        facts[f"uncaptured_at_{side}"] = uncaptured[side].commits
+        facts[f"uncaptured_at_{side}"] = uncaptured[side]
     return replace(found, **facts)
 
 
@@ -105,22 +114,35 @@ def _counts(article: FixedArticle) -> ArticleValidation:
 
 
 def _compared_rows(article: FixedArticle, level: str) -> ArticleValidation:
-    from mergerepl.monitoring.compare_tables import Compared, compare_tables
     from mergerepl.spark.in_memory import Kept
     from mergerepl.spark.plain import plain_errors
 
+    choice, kept = EngineChoice(uses_arrow=True, in_process=True), Kept()
+    try:
+        with choice.rules():
+            return _compared(article, level, kept)
+    except NeedsSparkError as error:
+        log.info("Spark compares '%s': %s", article.table(PUBLISHER), error)
     kept = Kept()
     try:
         with plain_errors(f"comparing '{article.table(PUBLISHER)}' with '{article.table(SUBSCRIBER)}'"):
-            rows = article.rows(kept)
-            if level == ROWCOUNT:
-                return _of_counts(article.name, *(rows[side].count() for side in (PUBLISHER, SUBSCRIBER)))
-            here, there = article.articles[PUBLISHER], article.articles[SUBSCRIBER]
-            return compare_tables(Compared(here, there, rows[PUBLISHER], rows[SUBSCRIBER]))
+            return _compared(article, level, kept)
     except (StoreError, EngineError) as error:
         raise _gone(article, error) or error from error
     finally:
         kept.release()
+
+
+def _compared(article: FixedArticle, level: str, kept: "Kept") -> ArticleValidation:
+    """Compare in process or on Spark, as the context chose."""
+    from mergerepl.monitoring.compare_tables import Compared, compare_here, compare_tables
+
+    rows = article.rows(kept)
+    if level == ROWCOUNT:
+        return _of_counts(article.name, *(rows[side].count() for side in (PUBLISHER, SUBSCRIBER)))
+    here, there = article.articles[PUBLISHER], article.articles[SUBSCRIBER]
+    compare_sides = compare_here if is_in_process() else compare_tables
+    return compare_sides(Compared(here, there, rows[PUBLISHER], rows[SUBSCRIBER]))
 
 
 def _gone(article: FixedArticle, error: MergeReplError) -> StoreError | None:

@@ -9,16 +9,39 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.commit_files import few_rows, frame_here
+from mergerepl.delta.tables import open_table
 from mergerepl.errors import ConfigurationError
+from mergerepl.frames import in_process
+from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Article
 from mergerepl.model.results import ArticleValidation
-from mergerepl.monitoring.compare_tables import SHOWN, Compared, compare_tables, row_count, row_hash
+from mergerepl.monitoring.compare_tables import (
+    SHOWN,
+    Compared,
+    compare_here,
+    compare_tables,
+    row_count,
+    row_hash,
+)
 from mergerepl.monitoring.validate import validate_subscription
+from mergerepl.spark import session as engine
+from mergerepl.store.location import Location
 from tests.calls import merge_capture
 from tests.networks import Hub, edit_by_delta_rs, lose_changes
 from tests.publish.publishing import article, orders
 
 pytestmark = pytest.mark.spark
+
+
+def in_process_result(folder: Path, published: PublishedArticle) -> ArticleValidation:
+    """Compare the tables that `compare` wrote, in process."""
+    with in_process():
+        rows = []
+        for name in ("hq", "north"):
+            state = open_table(Location.of(folder) / name)
+            rows.append(frame_here(few_rows(state, published.columns, is_key=False), state))
+        return compare_here(Compared(published, published, *rows))
 
 
 def compare(
@@ -36,7 +59,9 @@ def compare(
         spark.sql(query).write.format("delta").save(str(folder / name))
     published = article(spark.sql(publisher), key=key, rowguid=rowguid)
     rows = (spark.read.format("delta").load(str(folder / name)) for name in tables)
-    return compare_tables(Compared(published, published, *rows))
+    found = compare_tables(Compared(published, published, *rows))
+    assert in_process_result(folder, published) == found
+    return found
 
 
 def kinds(result: ArticleValidation) -> dict[str, str]:
@@ -262,9 +287,11 @@ def validated(hub: Hub, level: str, table: str) -> ArticleValidation:
     return found
 
 
+@pytest.mark.parametrize("most_rows_in_process", [0, 100])
 def test_only_divergence_differs_while_changes_wait_to_be_captured_or_sent(
-    spark: SparkSession, hub: Hub
+    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch, most_rows_in_process: int
 ) -> None:
+    monkeypatch.setattr("mergerepl.delta.commit_files.MOST_ROWS", most_rows_in_process)
     hq, north = hub.root("hq"), hub.root("north")
     edit_by_delta_rs(north / "orders", "update t set note = 'lost' where id = 2")
     edit_by_delta_rs(north / "lines", "insert into t values (9, 9)")
@@ -274,12 +301,15 @@ def test_only_divergence_differs_while_changes_wait_to_be_captured_or_sent(
     merge_capture(hq)
     merge_capture(north)
     edit_by_delta_rs(hq / "orders", "insert into t values (4, 'uncaptured', 4)")
+    if most_rows_in_process:
+        monkeypatch.setattr(engine, "session", lambda: pytest.fail("few rows need no engine"))
     orders_ = validated(hub, "checksum", "orders")
     assert (orders_.unsent_at_publisher, orders_.unsent_at_subscriber) == (1, 1)
     assert (orders_.uncaptured_at_publisher, orders_.uncaptured_at_subscriber) == (1, 0)
     # The rows 1 and 3 wait, and row 4 is newer than the captured version.
     assert (orders_.publisher_rows, orders_.subscriber_rows) == (1, 1)
     assert kinds(orders_) == {"2": "different"}
+    assert orders_.differing_rows == 1
     lines = validated(hub, "rowcount", "lines")
     assert (lines.publisher_rows, lines.subscriber_rows, lines.ok) == (2, 3, False)
     assert lines.is_certain

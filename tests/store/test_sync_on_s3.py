@@ -134,6 +134,7 @@ LOOKS = (
     "sync --dry-run",
     "tune --dry-run",
     "cleanup",
+    "validate",
 )
 """Commands that need no engine, either."""
 

@@ -307,5 +307,6 @@ def _result(found: _Found, publication: str, subscriber: str, terms: RepairTerms
         examples=found.examples,
         source=terms.source,
         unsent=sum(found.article.unsent.values()),
+        uncaptured=sum(found.article.uncaptured.values()),
     )
     return done if terms.is_dry else replace(done, differing=found.others)
