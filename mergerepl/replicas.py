@@ -13,7 +13,8 @@ from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.listing import Listing, html_table
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.results import PartitionInfo, RowInfo, TouchResult, TuneResult
+from mergerepl.model.replica_status import PartitionInfo, RowInfo
+from mergerepl.model.results import TouchResult, TuneResult
 from mergerepl.model.schema_changes import AlterResult, SchemaChange
 from mergerepl.model.tasks import MERGE, TRANSACTIONAL, Captured, Pending, Run, Status
 from mergerepl.places import types_at

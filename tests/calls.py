@@ -9,7 +9,8 @@ from mergerepl import Project, Replica
 from mergerepl.conflicts.selection import Conflicts
 from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.listing import shown_fields
-from mergerepl.model.results import ArticleValidation, CaptureResult, SessionRecord
+from mergerepl.model.replica_status import SessionRecord
+from mergerepl.model.results import ArticleValidation, CaptureResult
 from mergerepl.store.location import Location
 
 Root = str | Path | Location

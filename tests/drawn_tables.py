@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import PUBLISHER_ACTION, ROW, ROWGUID
-from mergerepl.delta.log import Commit
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import merge_rows
 from mergerepl.delta.small_writer import SmallRows, reason_for_spark

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from mergerepl.delta.log import Commit
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.marks import CommitMark, SchemaStep
 from mergerepl.delta.metadata import TableMetadata
 

@@ -8,14 +8,14 @@ from typing import Any
 from mergerepl.model.cdc import DatabaseStatus, SourceStatus
 from mergerepl.model.conflicts import ConflictCount, ConflictRecord, ConflictResolution
 from mergerepl.model.listing import Listing
-from mergerepl.model.results import (
+from mergerepl.model.replica_status import (
     ArticleStatus,
     MetadataStatus,
-    PhaseCounts,
     ReplicaStatus,
     SessionRecord,
     SubscriptionStatus,
 )
+from mergerepl.model.results import PhaseCounts
 from mergerepl.model.snapshot import HeldMetadata, ReplicaConflicts, Snapshot
 from mergerepl.model.tasks import Run, Status, StatusWarning
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions, TrackingStatus

@@ -17,7 +17,7 @@ from mergerepl.model.words import short
 from mergerepl.places import types_at
 
 if TYPE_CHECKING:
-    from mergerepl.model.results import PartitionInfo
+    from mergerepl.model.replica_status import PartitionInfo
     from mergerepl.model.schema_changes import AlterResult
     from mergerepl.model.snapshot import Snapshot
     from mergerepl.replicas import Partitions

@@ -16,7 +16,7 @@ from mergerepl.dashboard.states import used_of
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.cdc import DatabaseStatus
 from mergerepl.model.relation import Relation
-from mergerepl.model.results import ReplicaStatus, SessionRecord, SubscriptionStatus
+from mergerepl.model.replica_status import ReplicaStatus, SessionRecord, SubscriptionStatus
 from mergerepl.model.snapshot import Snapshot
 from mergerepl.model.tasks import CRITICAL, UNKNOWN, WARNING, Run
 from mergerepl.store.location import Location

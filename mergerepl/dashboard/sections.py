@@ -23,7 +23,7 @@ from mergerepl.dashboard.states import OK, State, state_of, state_of_problems, w
 from mergerepl.dashboard.topology import Edge, Node, drawn
 from mergerepl.model.alerts import EXPIRATION
 from mergerepl.model.relation import Relation, added
-from mergerepl.model.results import ReplicaStatus, SessionRecord, SubscriptionStatus
+from mergerepl.model.replica_status import ReplicaStatus, SessionRecord, SubscriptionStatus
 from mergerepl.model.tasks import CRITICAL, UNKNOWN, WARNING, Run, Status, StatusWarning
 from mergerepl.model.transactional import DeliveryState
 from mergerepl.model.words import counted

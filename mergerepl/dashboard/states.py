@@ -8,7 +8,7 @@ from datetime import datetime
 from mergerepl.model.alerts import EXPIRATION
 from mergerepl.model.cdc import SourceStatus
 from mergerepl.model.relation import Relation
-from mergerepl.model.results import SubscriptionStatus
+from mergerepl.model.replica_status import SubscriptionStatus
 from mergerepl.model.tasks import CRITICAL, UNKNOWN, WARNING, StatusWarning
 from mergerepl.model.transactional import DeliveryState
 

@@ -23,7 +23,7 @@ from mergerepl.dashboard.html import (
 )
 from mergerepl.dashboard.states import OK, State, state_of_source, used_of
 from mergerepl.model.cdc import DatabaseStatus
-from mergerepl.model.results import ReplicaStatus
+from mergerepl.model.replica_status import ReplicaStatus
 from mergerepl.model.tasks import CRITICAL
 from mergerepl.model.tracking import TrackingStatus
 from mergerepl.model.transactional import DistributorStatus

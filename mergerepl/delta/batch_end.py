@@ -21,7 +21,8 @@ never the head, which may have commits that `changes_since` did not read.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mergerepl.delta.log import Commit, TruncatedLogError, commit_text, commits, head_version, is_delta_table
+from mergerepl.delta.commits import Commit, TruncatedLogError, commits
+from mergerepl.delta.log import commit_text, head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.errors import StoreError

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from mergerepl.delta.commits import find_own_commit
 from mergerepl.delta.footers import commit_statistics, footer_problem, null_count, read_footer
-from mergerepl.delta.log import find_own_commit
 from mergerepl.delta.parquet_files import has_nan
 from mergerepl.delta.reads import plain_files
 from mergerepl.delta.small_writer import feature_problem

@@ -22,8 +22,9 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.commits import is_foreign
 from mergerepl.delta.footers import has_int96, read_footer
-from mergerepl.delta.log import head_version, is_foreign
+from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.reads import write_files
 from mergerepl.delta.table import file_names

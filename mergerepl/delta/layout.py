@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.log import Commit, TruncatedLogError, find_own_commit, head_version, read_commit
+from mergerepl.delta.commits import Commit, TruncatedLogError, find_own_commit, read_commit
+from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import APPLY, CommitMark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import Json

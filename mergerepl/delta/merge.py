@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType
 
 from mergerepl.changes import DATA_ACTIONS, ROW, Action
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
-from mergerepl.delta.log import Commit
 from mergerepl.delta.reads import read_version
 from mergerepl.delta.small_writer import SmallRows, merge_by_delta_rs
 from mergerepl.delta.table import TableState, open_table

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.fences import FENCE_APP_ID, number_of, refuse_fence
 from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.opened import OpenedTable, open_or_reuse, outcome_noted
 from mergerepl.delta.own_log import OwnLog, last_transaction, log_of, write_checkpoint
-from mergerepl.delta.table import PLAIN_WRITER, OpenedTable, TableState, open_or_reuse, outcome_noted
+from mergerepl.delta.table import PLAIN_WRITER, TableState
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.log import Commit, find_own_commit, head_version
+from mergerepl.delta.commits import Commit, find_own_commit
+from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, FEED_COLUMNS, TableMetadata
 from mergerepl.delta.table import RANDOM_PREFIXES, TableState, open_table, reason_of

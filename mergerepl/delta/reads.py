@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame as SparkFrame
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql.types import StructType
 
-from mergerepl.delta.log import is_foreign
+from mergerepl.delta.commits import is_foreign
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.parquet_files import write_parquet
 from mergerepl.delta.table import TableState, file_names, open_table

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import BOOKKEEPING, CommitMark
+from mergerepl.delta.opened import open_or_reuse
 from mergerepl.delta.own_commits import commit_files, is_committed_here, last_overwrite, put_rows
 from mergerepl.delta.own_log import own_copy
 from mergerepl.delta.sql_text import quoted
-from mergerepl.delta.table import open_or_reuse, open_table, reason_of, refuse_empty_commit
+from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.transactions import Transaction, commit_properties
 from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError

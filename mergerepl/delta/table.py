@@ -1,43 +1,24 @@
-"""One table at one version: the contents of its log, as a value. A session keeps opened tables and moves them forward.
-
-Opening a table (delta-rs' view of it) reads its whole log, which takes 6 to 40 ms. Moving it forward reads the new commits;
-two look-ups show that there are none.
-"""
+"""One table at one version: the contents of its log, as a value."""
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.delta.fences import number_of, refuse_fenced
-from mergerepl.delta.known_heads import forget_head, note_head
-from mergerepl.delta.log import (
-    CHECKPOINT,
-    LOG_FOLDER,
-    Commit,
-    as_seen,
-    commits,
-    has_commit,
-    head_version,
-    last_version,
-    log_actions,
-    log_path,
-    read_commit,
-)
+from mergerepl.delta.commits import Commit, commits, read_commit
+from mergerepl.delta.fences import number_of
+from mergerepl.delta.log import CHECKPOINT, LOG_FOLDER, head_version, log_actions, log_path
 from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetadata
+from mergerepl.delta.opened import OpenedTable, kept_table, open_or_reuse
 from mergerepl.delta.own_log import last_transaction, transactions_of
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
-from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.store.location import Location
-from mergerepl.store.objects import storage_options
-from mergerepl.store.register import noting_unknown, registers_above
-from mergerepl.store.rehearsal import before_write
+from mergerepl.store.register import registers_above
 from mergerepl.store.storage import exists, facts_of, files_in, is_local
 
 if TYPE_CHECKING:
@@ -59,164 +40,9 @@ _EMPTY_IS_NULL = ("string", "binary")
 _UNSUPPORTED = ("nsupported", "Schema error", "Invalid", "catalog-managed")
 """Words in delta-rs' errors about an unknown feature, protocol or type."""
 
-_MOST_LEFT_OPEN = 100
-"""The most tables that stay open between two blocks: those of ten articles at both sides, with their system tables."""
 
 _MOST_BETWEEN = 20
 """The most commits that are read to see whether an earlier version has the same columns."""
-
-_kept: dict[Location, "OpenedTable"] = {}
-_roots: Counter[Location] = Counter()
-_gates: dict[Location, RLock] = {}
-_lock = Lock()
-
-
-class OpenedTable:
-    """A table's log as delta-rs read it, at the latest version or at one. It moves forward: use it through `at`.
-
-    It is trusted while the file of its last commit is the one that was read, by inode, size and time. A table that was
-    replaced or restored from a copy has another file.
-    """
-
-    def __init__(self, path: Location, version: int | None) -> None:
-        at = last_version(path) if version is None else version
-        # Taken before the log is read: a file replaced at that moment is noticed next time.
-        seen = None if at is None else _seen(path, at)
-        is_latest = version is None or not has_commit(path, version + 1)
-        # delta-rs takes twice as long to open a version by its number.
-        log = _delta_rs(path, None if is_latest else version)
-        if version is not None and log.version() != version:
-            log = _delta_rs(path, version)
-        self._path, self._log, self._lock = path, log, RLock()
-        self.seen = seen if log.version() == at else None
-
-    @property
-    def version(self) -> int:
-        """The version that it has moved to."""
-        return self._log.version()
-
-    @contextmanager
-    def at(self, version: int) -> Iterator["DeltaTable"]:
-        """Give the table at a version, for reading; it does not move in this block."""
-        with self._lock:
-            has_moved = self._log.version() != version
-            yield _delta_rs(self._path, version) if has_moved else self._log
-
-    @contextmanager
-    def writing(self, version: int) -> Iterator["DeltaTable"]:
-        """Give the table at a version for one commit; delta-rs moves it to that commit."""
-        before_write()
-        with self.at(version) as log:
-            refuse_fenced(log, self._path)
-            seen, self.seen = self.seen, None
-            with outcome_noted(self._path):
-                yield log
-            is_moved = log is self._log and log.version() != version
-            if is_moved:
-                note_head(self._path, log.version())
-            else:
-                # A commit of files does not move it.
-                forget_head(self._path)
-            # `read_back` finds the commit's mark after this, which confirms the file as delta-rs' own.
-            self.seen = _seen(self._path, log.version()) if is_moved else seen
-
-    def move_to(self, version: int | None) -> bool:
-        """Move forward to a version, or to the latest one; False if it has to be reopened."""
-        from deltalake.exceptions import DeltaError
-
-        with self._lock:
-            if self.seen is None:
-                return False
-            here: int = self.seen[1]
-            if _seen(self._path, here) != self.seen:
-                self.seen = None
-                return False
-            there = version
-            if there is None:
-                there = here
-                while has_commit(self._path, there + 1):
-                    there += 1
-                note_head(self._path, there)
-            if there > here:
-                self.seen = _seen(self._path, there)
-                try:
-                    self._log.update_incremental()
-                except DeltaError:
-                    self.seen = None
-                if self._log.version() != there:
-                    self.seen = None
-            return there >= here and self.seen is not None
-
-
-def _delta_rs(path: Location, version: int | None = None) -> "DeltaTable":
-    from deltalake import DeltaTable
-
-    return DeltaTable(str(path), version=version, storage_options=storage_options(path) or None)
-
-
-def outcome_noted(path: Location) -> "AbstractContextManager[None]":
-    """Note a commit to a table on a store whose outcome is unknown."""
-    if is_local(path):
-        return nullcontext()
-    from deltalake.exceptions import CommitFailedError
-
-    from mergerepl.frames import NeedsSparkError
-
-    return noting_unknown(path, CommitFailedError, CommitConflictError, NeedsSparkError)
-
-
-def _seen(path: Location, version: int) -> list[Any] | None:
-    try:
-        return as_seen(path, version)
-    except OSError:
-        return None
-
-
-def open_or_reuse(path: Location, version: int | None = None) -> OpenedTable:
-    """Return a table opened at a version, by default at its latest one; reuse one kept open if the table is unchanged.
-
-    Raises: delta-rs' errors.
-    """
-    path = Location.of(path)
-    with _lock:
-        is_kept = any(path.is_in(root) for root in _roots)
-        # The last one used comes last.
-        gate = _gates.pop(path, None) or RLock() if is_kept else None
-        if gate is not None:
-            _gates[path] = gate
-    if gate is None:
-        return OpenedTable(path, version)
-    with gate:
-        known = _kept.get(path)
-        if known is not None and known.move_to(version):
-            return known
-        opened = OpenedTable(path, version)
-        if known is None or known.seen is None or opened.version >= known.version:
-            _kept[path] = opened
-        return opened
-
-
-@contextmanager
-def tables_kept_open(*roots: Location) -> Iterator[None]:
-    """Keep the tables below some replicas open in this block: each log is read once, then only its new commits.
-
-    The next block in this process finds those that were used last, so that an agent reads only new commits, too.
-    """
-    roots = tuple(map(Location.of, roots))
-    with _lock:
-        _roots.update(roots)
-    try:
-        yield
-    finally:
-        with _lock:
-            _roots.subtract(roots)
-            for root in set(roots):
-                if not _roots[root]:
-                    del _roots[root]
-            left = [each for each in _gates if not any(each.is_in(root) for root in _roots)]
-            for path in left[: max(0, len(left) - _MOST_LEFT_OPEN)]:
-                del _gates[path]
-                _kept.pop(path, None)
 
 
 @dataclass(frozen=True)
@@ -436,7 +262,7 @@ def _version_alike(path: Location, version: int) -> int:
     delta-rs reads each commit since the last checkpoint twice to open an earlier version. While the root is held, the
     commits between the two are known.
     """
-    opened = _kept.get(path)
+    opened = kept_table(path)
     if path.is_local or opened is None or not registers_above(path):
         return version
     between = range(version + 1, opened.version + 1)

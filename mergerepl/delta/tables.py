@@ -7,23 +7,20 @@ This module loads neither Spark nor deltalake.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.commits import Commit, TruncatedLogError, commits, find_own_commit, read_commit
 from mergerepl.delta.create import NewTable, create_table, is_vacant
 from mergerepl.delta.known_heads import trust_heads
 from mergerepl.delta.log import (
-    Commit,
-    TruncatedLogError,
     as_seen,
     commit_text,
-    commits,
-    find_own_commit,
     head_version,
     is_another_commit,
     is_as_seen,
     is_delta_table,
-    read_commit,
     table_place_problem,
     written_ns,
 )
+from mergerepl.delta.opened import tables_kept_open
 from mergerepl.delta.small_tables import (
     Row,
     arrow_schema,
@@ -41,14 +38,7 @@ from mergerepl.delta.small_tables import (
     version_and_rows,
     write_rows,
 )
-from mergerepl.delta.table import (
-    TableState,
-    file_names,
-    open_table,
-    reason_of,
-    row_constraints,
-    tables_kept_open,
-)
+from mergerepl.delta.table import TableState, file_names, open_table, reason_of, row_constraints
 from mergerepl.delta.transactions import (
     Transaction,
     commit_fence,

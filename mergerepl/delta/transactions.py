@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mergerepl.delta.commits import Commit, find_own_commit
 from mergerepl.delta.fences import FENCE_APP_ID, commit_terms, version_at, with_fence
 from mergerepl.delta.known_heads import forget_head
-from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.marks import FENCE, CommitMark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError, StoreError

@@ -6,7 +6,8 @@ from datetime import datetime
 from mergerepl import roots
 from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_literal
 from mergerepl.delta.tables import read_rows
-from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
+from mergerepl.model.replica_status import SessionRecord
+from mergerepl.model.results import ArticleCounts, PhaseCounts
 from mergerepl.monitoring.parties import subscriber_root
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location

@@ -12,7 +12,7 @@ from mergerepl.delta.tables import Row, column_names, head_version, open_table, 
 from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.results import ColumnVersion, RowInfo, RowPartition, RowReplicaInfo
+from mergerepl.model.replica_status import ColumnVersion, RowInfo, RowPartition, RowReplicaInfo
 from mergerepl.model.words import text_of
 from mergerepl.monitoring.parties import article_named, members
 from mergerepl.monitoring.waiting import head_or_problem

@@ -16,7 +16,7 @@ from mergerepl.model.alerts import DEFAULT, EXPIRATION, Alerts
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.relation import added
-from mergerepl.model.results import ArticleStatus, MetadataStatus, ReplicaStatus, SubscriptionStatus
+from mergerepl.model.replica_status import ArticleStatus, MetadataStatus, ReplicaStatus, SubscriptionStatus
 from mergerepl.model.tasks import CRITICAL, MERGE, WARNING, Status, StatusWarning
 from mergerepl.monitoring.capture_lag import WARNED, article_lag, warning_of_lag
 from mergerepl.monitoring.cost import cost_of

@@ -14,7 +14,8 @@ from mergerepl.model.conflicts import ConflictCount, ConflictFilter
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
-from mergerepl.model.results import ApplyResult, ReplicaStatus, SessionRecord, SessionResult
+from mergerepl.model.replica_status import ReplicaStatus, SessionRecord
+from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.model.snapshot import MOST_RUNS, HeldMetadata
 from mergerepl.model.tasks import (
     MERGE,

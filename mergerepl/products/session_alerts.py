@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from mergerepl.model.alerts import Alerts
-from mergerepl.model.results import SessionRecord
+from mergerepl.model.replica_status import SessionRecord
 from mergerepl.model.tasks import WARNING, Run, StatusWarning
 from mergerepl.model.words import counted
 from mergerepl.store.location import Location

@@ -10,7 +10,7 @@ from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.merge.partitions.filtered import function_column, partition_groups
 from mergerepl.model.publication import Subscription
-from mergerepl.model.results import PartitionInfo
+from mergerepl.model.replica_status import PartitionInfo
 from mergerepl.publish.filters import Values, check_values, stored_filters, values_of
 from mergerepl.publish.rows import Columns
 from mergerepl.replica.replica import Replica

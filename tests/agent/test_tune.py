@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.delta.commits import read_commit
 from mergerepl.delta.layout import layout, write_in_key_order
-from mergerepl.delta.log import read_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.errors import StoreError

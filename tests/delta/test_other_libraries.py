@@ -17,8 +17,9 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.delta.commits import read_commit
 from mergerepl.delta.file_faults import faulty_files, mend_files
-from mergerepl.delta.log import head_version, read_commit
+from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.reads import write_files
 from mergerepl.delta.transactions import Transaction

@@ -17,9 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta.commit_files import COMMIT_VERSION, MOST_MATCHES, feed_of_files
+from mergerepl.delta.commits import commits
 from mergerepl.delta.feed.commit_changes import read_segment
 from mergerepl.delta.feed.window import Segment, untrue_versions
-from mergerepl.delta.log import actions_of, commits, log_path
+from mergerepl.delta.log import actions_of, log_path
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.table import open_table
 from mergerepl.delta.update_keys import MOST_KEYS, update_keys

@@ -17,7 +17,8 @@ from deltalake import DeltaTable
 
 import mergerepl
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.delta.log import Commit, commit_text, commits, find_own_commit, head_version
+from mergerepl.delta.commits import Commit, commits, find_own_commit
+from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.errors import EnumerationError, OutOfReachError, PublicationError
 from mergerepl.failpoints import FailpointError, failpoint

@@ -14,7 +14,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from mergerepl.delta.log import commit_text, head_version, read_commit
+from mergerepl.delta.commits import read_commit
+from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.errors import LeaseError, PublicationError

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROWGUID
 from mergerepl.delta import appended
-from mergerepl.delta.log import find_own_commit
+from mergerepl.delta.commits import find_own_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.reads import plain_files, read_columns

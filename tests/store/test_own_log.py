@@ -14,9 +14,10 @@ import mergerepl.store.register as registers
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.opened import _delta_rs
 from mergerepl.delta.own_state import OwnState
 from mergerepl.delta.small_tables import count_rows, delete_rows, read_rows, update_rows, write_rows
-from mergerepl.delta.table import _delta_rs, open_table
+from mergerepl.delta.table import open_table
 from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.spark import session as engine
 from mergerepl.store.lease import LOCK_FILE, lease

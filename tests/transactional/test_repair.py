@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from mergerepl import transactional as tr
 from mergerepl.cli.main import main
-from mergerepl.delta.log import head_version, read_commit
+from mergerepl.delta.commits import read_commit
+from mergerepl.delta.log import head_version
 from mergerepl.store.location import Location
 from mergerepl.transactional import monitoring
 from mergerepl.transactional.catalog import DistributionStore

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.feed.window import Segment
-from mergerepl.delta.log import Commit
 from tests.networks import article_row
 from triggers.window import SMALL_BYTES, SMALL_ROWS, CaptureWindow
 

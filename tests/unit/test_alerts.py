@@ -9,7 +9,8 @@ import mergerepl
 from mergerepl.agents import jobs
 from mergerepl.errors import ConfigurationError, MergeReplError, StoreError
 from mergerepl.model.alerts import Alerts
-from mergerepl.model.results import PhaseCounts, SessionRecord
+from mergerepl.model.replica_status import SessionRecord
+from mergerepl.model.results import PhaseCounts
 from mergerepl.model.tasks import Run, StatusWarning
 from mergerepl.products.session_alerts import session_warnings
 from mergerepl.replica.replica import Replica

@@ -17,7 +17,8 @@ from mergerepl.delta.batch_end import (
     classify,
     left_at,
 )
-from mergerepl.delta.log import Commit, log_path
+from mergerepl.delta.commits import Commit
+from mergerepl.delta.log import log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction

@@ -12,9 +12,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from mergerepl import cdc
 from mergerepl.cdc.consumer import columns_after, is_wider, retyped
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.feed.column_changes import ColumnChange, is_additive, statement
 from mergerepl.delta.feed.schema_walk import walk
-from mergerepl.delta.log import Commit, log_path
+from mergerepl.delta.log import log_path
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import open_table
 from mergerepl.failpoints import FailpointError

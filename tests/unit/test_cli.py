@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from mergerepl import Listing, errors
 from mergerepl.cli.main import COMMANDS, main
 from mergerepl.conflicts.selection import Conflicts
-from mergerepl.model import results
+from mergerepl.model import replica_status, results
 from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.tasks import Captured, ValidationResult
 from mergerepl.project import Project
@@ -434,7 +434,7 @@ def test_conflicts_beyond_the_limit_are_counted(api, hq, words):
 
 def test_row_parses_the_key(api, hq):
     key = {"order_id": "7", "note": "a=b"}
-    api.answers["row"] = results.RowInfo("sales", "orders", key, "guid")
+    api.answers["row"] = replica_status.RowInfo("sales", "orders", key, "guid")
     assert run("row", "orders", "-f", "hq", "--key", "order_id=7", "--key", "note=a=b").exit_code == 0
     assert api.calls == [("row", ("orders",), {"key": key, "publication": None})]
 

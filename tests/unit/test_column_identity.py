@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.feed.schema_walk import walk
 from mergerepl.delta.feed.window import retyped_column
-from mergerepl.delta.log import Commit
 from mergerepl.delta.metadata import TableMetadata
 
 Columns = dict[str, str]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mergerepl.delta.log import Commit, log_path, read_commit
+from mergerepl.delta.commits import Commit, read_commit
+from mergerepl.delta.log import log_path
 from mergerepl.errors import StoreError
 from mergerepl.store.storage import FolderStorage
 

@@ -16,7 +16,7 @@ from mergerepl import errors
 from mergerepl.cli.main import COMMANDS
 from mergerepl.config.problems import models_in
 from mergerepl.config.schema import MODELS
-from mergerepl.model import results
+from mergerepl.model import replica_status, results
 from mergerepl.model.refused_pairs import REFUSED
 from tests import project_files as config
 from tests.commands_of_docs import NOT_TYPED, PLAYED, blocks, commands
@@ -86,8 +86,9 @@ def test_every_field_of_a_result_is_described():
     described = set(re.findall(r"\w+", read("cli-json.md")))
     kinds = [
         kind
-        for _, kind in inspect.getmembers(results, inspect.isclass)
-        if kind.__module__ == results.__name__
+        for module in (results, replica_status)
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if kind.__module__ == module.__name__
     ]
     assert {field.name for kind in kinds for field in fields(kind)} - described == set()
 

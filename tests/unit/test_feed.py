@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
-from mergerepl.delta.log import Commit, commit_text, log_path
+from mergerepl.delta.log import commit_text, log_path
 from mergerepl.delta.marks import CommitMark, CommitUnit, is_own_of_merge
 
 PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}}

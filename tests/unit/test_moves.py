@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.feed.window import FeedPosition, FeedWindow
-from mergerepl.delta.log import Commit
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.tables import TableState
 from mergerepl.errors import SchemaMismatchError

@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl.delta.log import log_path, read_commit
+from mergerepl.delta.commits import read_commit
+from mergerepl.delta.log import log_path
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.opened import tables_kept_open
 from mergerepl.delta.small_tables import count_rows, delete_rows, read_rows, write_rows
-from mergerepl.delta.table import open_table, tables_kept_open
+from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.delta.writes import add_files, compact
 from tests.openings import Openings, counted_openings

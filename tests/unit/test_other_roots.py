@@ -13,7 +13,7 @@ PUBLISHER, RECEIVER = "_transactional/MSpublications", "_transactional/MSreplica
 @pytest.mark.parametrize(
     ("folder", "arguments", "named"),
     [
-        (PUBLISHER, ("conflicts", "drop", "1", "--yes"), "cannot be removed"),
+        (PUBLISHER, ("conflicts", "drop", "1", "--yes"), "There is no conflict '1'"),
         (PUBLISHER, ("row", "a", "--key", "id=1"), "`mergerepl status -f {0}`"),
         (RECEIVER, ("status",), "`mergerepl sync -f PUBLISHER`"),
         ("_cdc", ("conflicts", "list"), "hq is cdc: no conflicts."),

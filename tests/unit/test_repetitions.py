@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from mergerepl.delta.commits import read_commit
 from mergerepl.delta.feed.repetitions import is_repetition
 from mergerepl.delta.feed.window import FeedPosition, feed_window
-from mergerepl.delta.log import log_path, read_commit
+from mergerepl.delta.log import log_path
 from mergerepl.store.location import Location
 
 

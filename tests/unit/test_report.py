@@ -22,7 +22,7 @@ from mergerepl.cli.report.output import Output, dumps, jsonable
 from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress, Patience, open_progress
 from mergerepl.cli.report.table import Table, listing_or, printable
 from mergerepl.errors import LeaseError
-from mergerepl.model import results, tasks
+from mergerepl.model import replica_status, results, tasks
 from mergerepl.model.cdc import JobEvent
 from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SyncResult
@@ -62,11 +62,11 @@ def said(method: str, *arguments, **options):
     return json.loads(report(method, *arguments, out=io.StringIO(), is_for_programs=True, **options))
 
 
-STATE = results.ReplicaStatus(
+STATE = replica_status.ReplicaStatus(
     replid="guid",
     nickname=1,
     articles=(
-        results.ArticleStatus(
+        replica_status.ArticleStatus(
             "sales",
             "orders",
             "guid",
@@ -80,7 +80,7 @@ STATE = results.ReplicaStatus(
         ),
     ),
     subscriptions=(
-        results.SubscriptionStatus(
+        replica_status.SubscriptionStatus(
             publication="sales",
             subscriber="/data/north",
             subscriber_type="server",
@@ -96,7 +96,7 @@ STATE = results.ReplicaStatus(
             last_sync_status="succeeded",
             last_sync_summary="2 up, 0 down",
         ),
-        results.SubscriptionStatus(
+        replica_status.SubscriptionStatus(
             publication="sales",
             subscriber="/data/west",
             subscriber_type="client",
@@ -115,23 +115,23 @@ STATE = results.ReplicaStatus(
 STATUS = tasks.Status(
     "merge", "/data/hq", "publisher", (tasks.StatusWarning("orders", "critical", "gone"),), STATE
 )
-ROW = results.RowInfo(
+ROW = replica_status.RowInfo(
     "sales",
     "orders",
     {"order_id": "7"},
     "guid",
     (
-        results.RowReplicaInfo(
+        replica_status.RowReplicaInfo(
             "/data/hq",
             1,
             "contents",
             4,
             {1: 2, 3: 1},
-            (results.ColumnVersion("amount", 1, 2),),
+            (replica_status.ColumnVersion("amount", 1, 2),),
             {"amount": "9"},
             True,
         ),
-        results.RowReplicaInfo("/data/north", 3, "none", None, {}, (), {"amount": "5"}, False),
+        replica_status.RowReplicaInfo("/data/north", 3, "none", None, {}, (), {"amount": "5"}, False),
     ),
 )
 CONFLICT = ConflictRecord(
@@ -148,7 +148,7 @@ CONFLICT = ConflictRecord(
     NOW,
     {"order_id": 7, "n": None},
 )
-SESSION = results.SessionRecord(
+SESSION = replica_status.SessionRecord(
     "s1", "sales", "/data/north", NOW, NOW, 1.25, "succeeded", SOME, PhaseCounts(), (), ("late changes: 2",)
 )
 RUN = tasks.Run(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.feed.column_changes import REPLACE, RESTORE, statement
 from mergerepl.delta.feed.schema_walk import identity_of, walk
-from mergerepl.delta.log import Commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from tests.metadata_commits import alter, own, plain, replaced, restored, table

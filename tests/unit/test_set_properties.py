@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from mergerepl.delta import properties as module
+from mergerepl.delta.commits import read_commit
 from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import read_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import set_properties

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mergerepl.delta.log import Commit
+from mergerepl.delta.commits import Commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, MISSING
 from mergerepl.transactional.article_procedures import Shape

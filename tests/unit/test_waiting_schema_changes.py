@@ -8,7 +8,7 @@ from deltalake.schema import PrimitiveType
 
 import mergerepl
 from mergerepl.dashboard.page import dashboard_page
-from mergerepl.model.results import SubscriptionStatus
+from mergerepl.model.replica_status import SubscriptionStatus
 from mergerepl.model.tasks import CRITICAL
 from tests.networks import publish
 

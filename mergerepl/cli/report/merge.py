@@ -14,12 +14,12 @@ from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Columns, Part, Table, listing
 from mergerepl.errors import MergeReplError
 from mergerepl.model.conflicts import ConflictRecord
+from mergerepl.model.replica_status import RowInfo
 from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
     ConflictPreview,
     PhaseCounts,
-    RowInfo,
     SessionResult,
     SyncResult,
 )

@@ -9,7 +9,8 @@ from typing import Any
 from mergerepl.cli.report.table import Columns, Part, Table, cell, listing, printable
 from mergerepl.model.cdc import AgentStatus, DatabaseStatus, Job, SourceStatus
 from mergerepl.model.listing import shown_fields
-from mergerepl.model.results import ArticleCapture, ArticleStatus, ReplicaStatus, SubscriptionStatus
+from mergerepl.model.replica_status import ArticleStatus, ReplicaStatus, SubscriptionStatus
+from mergerepl.model.results import ArticleCapture
 from mergerepl.model.tasks import Captured, Pending, PendingRow, Run, Status
 from mergerepl.model.tracking import (
     ConsumerState,

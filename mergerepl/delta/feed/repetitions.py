@@ -6,7 +6,8 @@ it: two versions name the same files. The table has the rows once, its feed has 
 
 from typing import Any
 
-from mergerepl.delta.log import Commit, log_actions
+from mergerepl.delta.commits import Commit
+from mergerepl.delta.log import log_actions
 from mergerepl.store.location import Location
 
 _RETRIES = "num_retries"

@@ -33,7 +33,7 @@ from mergerepl.delta.types import Field, ddl_of
 from mergerepl.rows.sql import quote
 
 if TYPE_CHECKING:
-    from mergerepl.delta.log import Commit
+    from mergerepl.delta.commits import Commit
 
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 _MODE: Final = "delta.columnMapping.mode"

@@ -11,9 +11,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from mergerepl.delta.commits import Commit, TruncatedLogError, commits, is_coded
 from mergerepl.delta.feed.repetitions import is_repetition
 from mergerepl.delta.feed.schema_walk import PHYSICAL_NAME, SchemaWalk, walk
-from mergerepl.delta.log import Commit, TruncatedLogError, commits, head_if_any, is_another_commit, is_coded
+from mergerepl.delta.log import head_if_any, is_another_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import TableState, file_names, open_table
@@ -22,7 +23,7 @@ from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
-    from mergerepl.delta.log import Commit
+    from mergerepl.delta.commits import Commit
     from mergerepl.delta.metadata import TableMetadata
 
 log = logging.getLogger(__name__)
