@@ -35,7 +35,7 @@ from mergerepl.model.tasks import (
 )
 from mergerepl.places import SUBSCRIBER, NamedRoot, choose_root, find_places
 from mergerepl.products.stated_roots import alerts_of, roots_known_at, roots_stated_by, type_of
-from mergerepl.sessions import Direction, Engine, Item, Level, synchronize
+from mergerepl.sessions import Direction, Engine, Item, Level, SessionLevel, synchronize
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Project(Caller):
         self,
         *replicas: str,
         direction: Direction = "both",
-        validate: Level | None = None,
+        validate: SessionLevel | None = None,
         validate_interval: timedelta | None = None,
         retries: int = 0,
         dry_run: bool = False,
@@ -215,7 +215,8 @@ class Project(Caller):
         Args:
             replicas: Names. A publisher stands for all its subscriptions.
             direction: `both`, `upload` (from the subscriber to the publisher) or `download`. Merge only.
-            validate: `rowcount` or `checksum`: compare the replicas after the session, and record the result. Merge only.
+            validate: `rowcount`, `touched` (the rows of this session) or `checksum`: compare the replicas after the
+                session, and record the result. Merge only.
             validate_interval: Compare at most this often.
             retries: How often a merge session is run again that failed for a reason that may pass, after the others.
             dry_run: Report the changes and the winners of conflicts without writing; of transactional subscriptions the

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
+SessionLevel = Literal["rowcount", "touched", "checksum"]
 Engine = Literal["spark", "auto"]
 T = TypeVar("T")
 
@@ -157,7 +158,7 @@ def _subscribers(of: Distribution) -> list[str]:
 
 
 def require_options(
-    direction: Direction, engine: Engine | None, validate: Level | None, *, dry_run: bool
+    direction: Direction, engine: Engine | None, validate: SessionLevel | None, *, dry_run: bool
 ) -> None:
     """Refuse options that no type of publication takes.
 
@@ -167,7 +168,7 @@ def require_options(
     if engine is not None:
         require_choice("engine", engine, get_args(Engine))
     if validate is not None:
-        require_choice("level of validation", validate, get_args(Level))
+        require_choice("level of validation", validate, get_args(SessionLevel))
         if dry_run:
             raise ConfigurationError(
                 "A dry run changes nothing that could be validated afterwards: leave out `validate`, or run "
@@ -182,7 +183,7 @@ def synchronize(
     types: Collection[str] = TYPES,
     direction: Direction = "both",
     dry_run: bool = False,
-    validate: Level | None = None,
+    validate: SessionLevel | None = None,
     validate_interval: timedelta | None = None,
     retries: int = 0,
     engine: Engine | None = None,
@@ -230,6 +231,11 @@ def synchronize(
     is_only = len(targets) == 1 and not one_way
     if validate_interval is not None and validate is None:
         raise ConfigurationError("An interval of validations needs their level: name one (--validate).")
+    if validate_interval is not None and validate == "touched":
+        raise ConfigurationError(
+            "`touched` compares the rows of each session: leave out the interval (--validate-interval), or validate by "
+            "`checksum`."
+        )
 
     def run(item: Target) -> SessionResult:
         return _reported(
@@ -270,7 +276,7 @@ def _reported(
     item: Target,
     direction: Direction,
     dry_run: bool,
-    validate: Level | None,
+    validate: SessionLevel | None,
     validate_interval: timedelta | None,
     engine: Engine | None,
     long_running: bool,
@@ -283,6 +289,11 @@ def _reported(
     done: SessionResult | None = None
     try:
         chosen = item if engine is None else replace(item, engine=engine)
+        since = None
+        if validate == "touched":
+            from mergerepl.merge.repair.certificate import last_runs
+
+            since = last_runs(item.publisher, item.subscriber)
         done = _session(chosen, direction, dry_run, long_running, progress)
         if validate is None:
             return done
@@ -292,7 +303,7 @@ def _reported(
         place = item.publisher, item.subscriber, item.publication
         if validate_interval is not None and not is_due(*place, validate_interval):
             return done
-        found = validate_subscription(*place, validate)
+        found = validate_subscription(*place, validate, since=since)
         record_validation(*place, found)
         return replace(done, validation=found)
     except MergeReplError as error:

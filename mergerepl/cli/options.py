@@ -240,7 +240,12 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         default="both",
         show_default=True,
     ),
-    "--validate": _choice("Compare afterwards, by number of rows or row by row.", *_VALIDATIONS),
+    "--validate": _choice(
+        "Compare afterwards, by number of rows, the rows of this session, or row by row.",
+        "rowcount",
+        "touched",
+        "checksum",
+    ),
     "--validate-interval": _stated(f"Compare at most this often: {DURATION}.", "TIME", duration),
     "--retries": _whole(
         "How often a session is run again that failed for a reason that may pass, after the others.",

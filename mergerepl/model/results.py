@@ -60,7 +60,7 @@ class KeyDifference:
 
 @dataclass(frozen=True)
 class ArticleValidation:
-    """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides.
+    """Row counts (and, for levels `touched` and `checksum`, order-independent row hashes) of one article at both sides.
 
     A merge article is compared as of the captured versions of its tables (`…_version`), without the rows of changes that
     a sync has still to send (`unsent_at_…`). `uncaptured_at_…` counts the commits after these versions.

@@ -11,7 +11,7 @@ from mergerepl.delta.tables import open_table
 from mergerepl.errors import ConfigurationError
 from mergerepl.frames import DataFrame, NeedsSparkError, is_in_process
 from mergerepl.model.article import PublishedArticle
-from mergerepl.monitoring.fixed_versions import FixedEnd, unsent_rows
+from mergerepl.monitoring.fixed_versions import FixedEnd, recorded_keys, unsent_rows
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import position_of
 from mergerepl.store.location import Location
@@ -72,17 +72,29 @@ class FixedArticle:
         for side, end in self.ends.items():
             check_present_columns(end.replica, self.articles[side])
 
-    def rows(self, kept: "Kept") -> dict[str, DataFrame]:
+    def is_touched(self, since: Mapping[str, int]) -> bool:
+        """True if a side recorded runs after these ones, of whatever article."""
+        return any(end.info.last_seq > since[side] for side, end in self.ends.items())
+
+    def rows(self, kept: "Kept", *, touched_since: Mapping[str, int] | None = None) -> dict[str, DataFrame]:
         """Return the rows that both sides must have in common, by side, with the columns of their tables.
+
+        `touched_since`: side -> a run; only rows that a later run of a side recorded, on Spark.
 
         In process, only tables of few rows and plain types are read.
 
         Raises: SchemaMismatchError if a table lacks a published column; NeedsSparkError in process.
         """
-        from mergerepl.rows.key_bounds import same_key
+        from mergerepl.frames import F
+        from mergerepl.rows.key_bounds import bounds_of, same_key
         from mergerepl.spark.in_memory import broadcast_if_few
 
         spark = _session()
+        touched = None
+        if touched_since is not None:
+            touched = recorded_keys(spark, self.ends, self.articles, touched_since, kept)
+            at_publisher = self.articles[PUBLISHER]
+            count, bounds = touched.count(), bounds_of(touched, at_publisher, lambda field: F.col(field))
         found = {side: self._table_rows(spark, side) for side in self.articles}
         if self.is_filtered:
             found[PUBLISHER] = self._of_partition(spark, kept)
@@ -92,6 +104,9 @@ class FixedArticle:
             if waiting is not None:
                 keys = broadcast_if_few(waiting, most).alias("s")
                 found[side] = found[side].alias("t").join(keys, on=same_key(article, {}), how="left_anti")
+            if touched is not None:
+                keys = broadcast_if_few(touched, count).alias("s")
+                found[side] = found[side].alias("t").join(keys, on=same_key(article, bounds), how="left_semi")
         return found
 
     def _table_rows(self, spark: "SparkSession", side: str) -> DataFrame:

@@ -136,6 +136,24 @@ def unsent_rows(
     return kept.keep(reduce(lambda one, other: one.unionByName(other), found)) if found else None
 
 
+def recorded_keys(
+    spark: "SparkSession",
+    ends: Mapping[str, FixedEnd],
+    articles: Mapping[str, PublishedArticle],
+    after: Mapping[str, int],
+    kept: "Kept",
+) -> "DataFrame":
+    """Return the keys (identity fields) of an article's rows that a run of an end after the given one recorded."""
+    from mergerepl.replica.runs import ArticleRuns
+
+    found = []
+    for name, end in ends.items():
+        runs = ArticleRuns.of(spark, end.replica, articles[name], end.info.last_seq)
+        fields = (f"{ROW}.{field}" for field in articles[name].identity_fields)
+        found.append(runs.read(from_seq_exclusive=after[name]).select(*fields))
+    return kept.keep(reduce(lambda one, other: one.unionByName(other), found).distinct())
+
+
 def sent_rows(
     spark: "SparkSession | None", end: FixedEnd, article: PublishedArticle, kept: "Kept"
 ) -> "DataFrame | None":

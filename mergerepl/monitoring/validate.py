@@ -5,7 +5,7 @@ is divergence, not pending work. Writers and sessions may go on. Nothing is writ
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -35,20 +35,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROWCOUNT = "rowcount"
+ROWCOUNT, TOUCHED = "rowcount", "touched"
 
 _AT_ONCE = 2
 """Comparisons run side by side: one keeps two cores busy only in part."""
 
 
 def validate_subscription(
-    publisher: Location, subscriber: Location, publication: str, level: str, *, tables: Collection[str] = ()
+    publisher: Location,
+    subscriber: Location,
+    publication: str,
+    level: str,
+    *,
+    tables: Collection[str] = (),
+    since: Mapping[str, int] | None = None,
 ) -> tuple[ArticleValidation, ...]:
     """Compare all articles of a publication that a subscriber receives; an article that a side lacks differs.
 
     Only the named publication counts: the two replicas may share other subscriptions. `tables` are names of articles;
     empty for all. As `level`, `rowcount` compares
-    numbers of rows, `checksum` every published value by its bits.
+    numbers of rows, `checksum` every published value by its bits, `touched` those of the rows that a run after
+    `since` (side -> its last run before) recorded.
 
     Raises: ConfigurationError if a folder is not a replica or the subscription does not exist; StoreError if a folder
     is missing, OutOfReachError if the other end knows it; PublicationError, EnumerationError if the ends do not fit
@@ -72,7 +79,7 @@ def validate_subscription(
         refusal = _refusal(at_publisher, here) or _refusal(at_subscriber, there)
         try:
             return replace(
-                compare(FixedArticle(ends, {PUBLISHER: here, SUBSCRIBER: there}), level), error=refusal
+                compare(FixedArticle(ends, {PUBLISHER: here, SUBSCRIBER: there}), level, since), error=refusal
             )
         except (SchemaMismatchError, StoreError, CaptureError) as error:
             if len(pairs) == 1:
@@ -87,8 +94,8 @@ def validate_subscription(
         return tuple(replace(compared, publication=publication) for compared in pool.map(compare_pair, pairs))
 
 
-def compare(article: FixedArticle, level: str) -> ArticleValidation:
-    """Compare both sides' rows of an article.
+def compare(article: FixedArticle, level: str, since: Mapping[str, int] | None = None) -> ArticleValidation:
+    """Compare both sides' rows of an article; `since` as in `validate_subscription`.
 
     Raises: SchemaMismatchError, StoreError, CaptureError if they cannot be read.
     """
@@ -97,8 +104,10 @@ def compare(article: FixedArticle, level: str) -> ArticleValidation:
         found = replace(_counts(article), level=level, may_differ=True)
     elif level == ROWCOUNT and not article.is_filtered and not any(article.unsent.values()):
         found = _counts(article)
+    elif since is not None and not article.is_touched(since):
+        found = ArticleValidation(article.name, level, 0, 0, 0)
     else:
-        found = _compared_rows(article, level)
+        found = replace(_compared_rows(article, level, since), level=level)
     partition = article.ends[PUBLISHER].other.partition_id if article.is_filtered else None
     facts: dict[str, Any] = {"partition_id": partition}
     for side in article.ends:
@@ -113,31 +122,35 @@ def _counts(article: FixedArticle) -> ArticleValidation:
     return _of_counts(article.name, rows[PUBLISHER], rows[SUBSCRIBER])
 
 
-def _compared_rows(article: FixedArticle, level: str) -> ArticleValidation:
+def _compared_rows(article: FixedArticle, level: str, since: Mapping[str, int] | None) -> ArticleValidation:
     from mergerepl.spark.in_memory import Kept
     from mergerepl.spark.plain import plain_errors
 
     choice, kept = EngineChoice(uses_arrow=True, in_process=True), Kept()
     try:
+        if since is not None:
+            raise NeedsSparkError("rows of some runs are looked up")
         with choice.rules():
-            return _compared(article, level, kept)
+            return _compared(article, level, kept, None)
     except NeedsSparkError as error:
         log.info("Spark compares '%s': %s", article.table(PUBLISHER), error)
     kept = Kept()
     try:
         with plain_errors(f"comparing '{article.table(PUBLISHER)}' with '{article.table(SUBSCRIBER)}'"):
-            return _compared(article, level, kept)
+            return _compared(article, level, kept, since)
     except (StoreError, EngineError) as error:
         raise _gone(article, error) or error from error
     finally:
         kept.release()
 
 
-def _compared(article: FixedArticle, level: str, kept: "Kept") -> ArticleValidation:
+def _compared(
+    article: FixedArticle, level: str, kept: "Kept", since: Mapping[str, int] | None
+) -> ArticleValidation:
     """Compare in process or on Spark, as the context chose."""
     from mergerepl.monitoring.compare_tables import Compared, compare_here, compare_tables
 
-    rows = article.rows(kept)
+    rows = article.rows(kept, touched_since=since)
     if level == ROWCOUNT:
         return _of_counts(article.name, *(rows[side].count() for side in (PUBLISHER, SUBSCRIBER)))
     here, there = article.articles[PUBLISHER], article.articles[SUBSCRIBER]

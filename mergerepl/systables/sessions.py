@@ -55,7 +55,7 @@ class ArticleHistoryRow:
     conflicts: Annotated[Bigint, "conflicts met"] = 0
     conflicts_resolved: Annotated[Bigint, "of them resolved"] = 0
     percent_complete: Annotated[float | None, "0 to 100"] = None
-    level: Annotated[str | None, "validation: rowcount or checksum"] = None
+    level: Annotated[str | None, "validation: rowcount, touched or checksum"] = None
     result: Annotated[
         str | None,
         "validation: equal, different, uncertain (equal but for what was left out) or not_compared",

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import yaml
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
@@ -92,6 +93,10 @@ class Both:
         elif kind == "reinit":
             hub = mergerepl.Project.load(self.engine.path("hub"))
             hub.reinit(name, upload_first=args[0], discard_local=not args[0])
+        elif kind == "refuse":
+            self._refuse(name, args[0])
+        elif kind == "unsubscribe":
+            self._subscribe_again(name)
         elif kind == "cleanup":
             clean_up_metadata(Location.of(self.engine.path(_name(name))), older_than=timedelta(0))
         else:
@@ -108,6 +113,27 @@ class Both:
             gone = [row is None for row in differing.values()]
             table = self.engine.path(_name(name)) / "t"
             write_changes(table, _arrow(rows).append_column("gone", [gone]))
+
+    def _refuse(self, name: str, key: str) -> None:
+        """Let a table refuse another row of this key than it has, or all rows again."""
+        alter = LogTable(str(self.engine.path(_name(name)) / "t")).alter
+        if key not in self.model.r[name].refuses:
+            alter.drop_constraint("refuses")
+            return
+        a, b, _ = _texts(self.model.r[name].rows[key])
+        alter.add_constraint({"refuses": f"id <> '{key}' or (a = '{a}' and b = '{b}')"})
+
+    def _subscribe_again(self, name: str) -> None:
+        """End a subscription, and give its place to a new replica."""
+        file = self.engine.folder / "network.yml"
+        stated = yaml.safe_load(file.read_text())
+        left = [each for each in stated["subscriptions"] if each["subscriber"] != f"./{name}"]
+        for subscriptions in (left, stated["subscriptions"]):
+            file.write_text(yaml.safe_dump(stated | {"subscriptions": subscriptions}))
+            mergerepl.Project.load(file).apply()
+            if subscriptions is left:
+                root = self.engine.path(name)
+                root.rename(root.with_name(f"former-{name}"))
 
     def _session(self, name: str, direction: str = "both") -> bool:
         try:
@@ -145,7 +171,7 @@ class Both:
         found = {"clock": clock_of(replica.info(), rows), "settled": own.settled, "known": own.known}
         if name == "R":
             of = {self.replica(each).info().replid: each for each in ("A", "B")}
-            about = {of[row.replid]: row for row in rows if not row.is_own}
+            about = {of[row.replid]: row for row in rows if not row.is_own and row.replid in of}
             found["through"] = {each: row.through for each, row in about.items()}
             found["knows"] = {each: row.knows for each, row in about.items()}
         return found

@@ -48,7 +48,10 @@ def test_no_credentials_of_a_root_are_shown(ask: Any, root: str | Path) -> None:
     ("options", "says"),
     [
         ({"direction": "uplaod"}, "There is no direction 'uplaod'. Choose one of both, upload, download."),
-        ({"validate": "rows"}, "There is no level of validation 'rows'. Choose one of rowcount, checksum."),
+        (
+            {"validate": "rows"},
+            "There is no level of validation 'rows'. Choose one of rowcount, touched, checksum.",
+        ),
         ({"validate": "rowcount", "dry_run": True}, "leave out `validate`"),
     ],
     ids=["direction", "level", "validated dry run"],
@@ -81,7 +84,7 @@ def test_one_of_several_sessions_that_raises_keeps_what_was_done(
     clock = iter([10.0, 12.5, 20.0, 22.5])
     error: MergeReplError = LeaseError("held") if raises == "session" else StoreError("damaged")
 
-    def work(*_: Any) -> Any:
+    def work(*_: Any, **__: Any) -> Any:
         raise error
 
     monkeypatch.setattr("mergerepl.sessions.time.monotonic", lambda: next(clock))

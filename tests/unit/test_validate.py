@@ -132,8 +132,21 @@ def test_a_validation_after_a_session_is_recorded_until_a_higher_one_passes(
     assert session.validation is None
 
 
+def test_a_session_without_rows_compares_none_and_takes_no_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hq = Network(tmp_path).root("hq")
+    monkeypatch.setattr("mergerepl.spark.session.session", lambda **_: pytest.fail("started Spark"))
+    (session,) = Project.load(hq).sync("north", validate="touched").sessions
+    assert [(each.level, each.result, each.publisher_rows) for each in session.validation or ()] == [
+        ("touched", "equal", 0)
+    ]
+    with pytest.raises(ConfigurationError, match="leave out the interval"):
+        Project.load(hq).sync("north", validate="touched", validate_interval=timedelta(hours=1))
+
+
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
-FOUND = {"rowcount": "rowcount before", "checksum": "checksum before"}
+FOUND = {level: f"{level} before" for level in ("rowcount", "touched", "checksum")}
 
 
 @pytest.mark.parametrize(
@@ -148,6 +161,12 @@ FOUND = {"rowcount": "rowcount before", "checksum": "checksum before"}
         ("checksum", "checksum", "equal", None),
         ("checksum", "checksum", "uncertain", FOUND["checksum"]),
         ("checksum", "checksum", "not_compared", FOUND["checksum"]),
+        ("rowcount", "touched", "different", "touched 2026-11-01T00:00:00+00:00"),
+        ("checksum", "touched", "different", FOUND["checksum"]),
+        ("rowcount", "touched", "equal", FOUND["rowcount"]),
+        ("touched", "touched", "equal", FOUND["touched"]),
+        ("touched", "rowcount", "equal", FOUND["touched"]),
+        ("touched", "checksum", "equal", None),
     ],
 )
 def test_only_a_passing_validation_of_the_level_ends_a_divergence(

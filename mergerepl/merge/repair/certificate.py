@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.errors import MergeReplError
 from mergerepl.model.results import ArticleValidation
 from mergerepl.replica.replica import Replica
@@ -21,8 +22,24 @@ from mergerepl.systables.sessions import ArticleHistoryRow, Phase
 
 log = logging.getLogger(__name__)
 
-LEVELS = ("rowcount", "checksum")
+LEVELS = ("rowcount", "touched", "checksum")
 """From the lowest to the highest."""
+
+_TOUCHED = "touched"
+
+
+def last_runs(publisher: Location, subscriber: Location) -> dict[str, int]:
+    """Return the last run of each side, before a session whose rows are to be compared.
+
+    A side that cannot be read counts from its first run on: its session fails, or compares all rows with metadata.
+    """
+    found = {}
+    for side, root in ((PUBLISHER, publisher), (SUBSCRIBER, subscriber)):
+        try:
+            found[side] = Replica(root).require().info().last_seq
+        except MergeReplError:
+            found[side] = 0
+    return found
 
 
 def is_due(publisher: Location, subscriber: Location, publication: str, interval: timedelta) -> bool:
@@ -96,10 +113,13 @@ def _mark(replica: Replica, subid: str, found: Sequence[ArticleValidation], now:
     if row is None:
         return
     results = _results(replica, row, found)
-    changed: dict[str, Any] = {
-        "attempted_validate": now,
-        "diverged": diverged_after(row.diverged, results, now),
-    }
+    changed: dict[str, Any] = {"diverged": diverged_after(row.diverged, results, now)}
+    if any(each.level == _TOUCHED for each in found):
+        # The rows of one session say nothing about the others: validations of whole tables stay due.
+        if changed["diverged"] != row.diverged:
+            update_subscription(replica, subid, row.replid, changed)
+        return
+    changed["attempted_validate"] = now
     # Some tables alone say nothing about the others.
     if len(results) == len(replica.articles_of(row.pubid)) and all(each.result == "equal" for each in found):
         changed["last_validated"] = now
@@ -116,7 +136,7 @@ def diverged_after(
         is_as_high = before is None or LEVELS.index(each.level) >= LEVELS.index(before.split()[0])
         if each.result == "different" and is_as_high:
             diverged[nickname] = f"{each.level} {now.isoformat(timespec='seconds')}"
-        elif each.result == "equal" and is_as_high:
+        elif each.result == "equal" and is_as_high and each.level != _TOUCHED:
             diverged.pop(nickname, None)
     return diverged
 
