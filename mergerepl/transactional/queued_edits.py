@@ -95,10 +95,14 @@ def look(root: Location, source: LogReaderRow) -> SourceLook:
 
 
 def unsent_commits(found: SourceLook, guid: str) -> list[int]:
-    """Return the versions of the commits that may have edits and were not sent."""
-    return [
-        unit.version for unit in found.units if not unit.is_ddl and not is_own_commit(unit.commit.mark, guid)
-    ]
+    """Return the versions of the commits that may have edits and were not sent.
+
+    Raises: UnreadableQueueError if rows were replaced, or a gap has lost them.
+    """
+    units = [unit for unit in found.units if not unit.is_ddl and not is_own_commit(unit.commit.mark, guid)]
+    for unit in units:
+        _require_readable(unit)
+    return [unit.version for unit in units]
 
 
 def next_run(found: SourceLook, guid: str, *, through: int | None = None) -> Run | None:

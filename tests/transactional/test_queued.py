@@ -166,7 +166,10 @@ def test_a_lost_edit_is_logged_once_where_the_reading_dies(spark: SparkSession, 
     assert [(each["type"], each["kind"], each["rows"]) for each in planned] == [
         ("transactional", "conflicts", 1)
     ]
-    assert run("conflicts", "drop", "--older-than", "0s", "--yes", "-f", hq)["conflicts"] == 1
+    assert run("conflicts", "drop", "--older-than", "0s", "--dry-run", "-f", hq)["conflicts"] == 1
+    (table,) = (hq / "_transactional").glob("conflict_*")
+    DeltaTable(str(table)).update({"created": "created - interval '15' day"})
+    assert {each["kind"]: each["rows"] for each in run("cleanup", "-f", hq)["removed"]}["conflicts"] == 1
     assert not orders.losers()
 
 
