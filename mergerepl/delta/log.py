@@ -4,15 +4,25 @@ import errno
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from mergerepl.delta.known_heads import ABSENT, known_head, memory_of, note_head, note_seen, seen_before
+from mergerepl.delta.known_heads import (
+    ABSENT,
+    known_head,
+    line_of,
+    memory_of,
+    note_head,
+    note_seen,
+    seen_before,
+)
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import FileFacts
 from mergerepl.store.storage import (
     exists,
+    facts_below,
     facts_in,
     facts_of,
     files_in,
@@ -24,6 +34,11 @@ from mergerepl.store.storage import (
 
 LOG_FOLDER = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json\Z")
+
+_WHOLE = "whole"
+
+_MOST_PAGES, _OBJECTS_OF_PAGE = 3, 1000
+"""The longest listing of a folder of system tables: it takes the place of one for each of some fifteen tables."""
 
 _MOST_KEPT_BYTES = 64 * 1024
 """The largest log file that is kept in memory while its root is held."""
@@ -84,15 +99,62 @@ def _names_in_log(table: Location) -> list[str]:
     found = {} if known is None else facts_in(folder, after=log_path(table, known - 1).name)
     if known is None or log_path(table, known).name not in found:
         found = facts_in(folder)
+        _note_whole(table, found)
     if not found:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+    _note_commits(table, found)
+    return [*found]
+
+
+def _note_whole(table: Location, found: Mapping[str, FileFacts]) -> None:
+    """Note whether the listing of a log in a store has all commits and no checkpoint."""
+    is_whole = log_path(table, 0).name in found and not any(map(CHECKPOINT.match, found))
+    memory_of(table)[_WHOLE, table] = is_whole
+
+
+def _note_commits(table: Location, found: Mapping[str, FileFacts]) -> None:
+    """Note the commits in the listing of a log in a store."""
+    memory = memory_of(table)
     versions = [int(name[:20]) for name in found if _COMMIT.match(name)]
     if versions:
-        memory[key] = max(versions)
+        memory["listed", table] = max(versions)
         memory.update(
             {("facts", log_path(table, each)): found[log_path(table, each).name] for each in versions}
         )
-    return [*found]
+
+
+def list_logs(tables: Sequence[Location]) -> None:
+    """Read the heads of system tables in one folder of a store by one listing, if this process alone writes them.
+
+    A page of a listing has 1,000 objects. A folder with many of them is not listed as a whole.
+    """
+    unknown = [table for table in tables if line_of(table) is not None and known_head(table) is None]
+    if len(unknown) <= _MOST_PAGES:
+        return
+    folder = unknown[0].parent
+    below = facts_below(folder, most=_MOST_PAGES * _OBJECTS_OF_PAGE)
+    logs: dict[str, dict[str, FileFacts]] = {}
+    for path, facts in (below or {}).items():
+        name, _, in_log = path.partition(f"/{LOG_FOLDER}/")
+        if in_log and "/" not in in_log:
+            logs.setdefault(name, {})[in_log] = facts
+    for table in unknown:
+        found = logs.get(table.name, {})
+        versions = [int(name[:20]) for name in found if _COMMIT.match(name)]
+        if versions:
+            _note_whole(table, found)
+            _note_commits(table, found)
+            note_head(table, max(versions))
+
+
+def is_without_checkpoint(table: Location) -> bool:
+    """True if a table in a store is known to have all its commits, and no checkpoint that a reader could begin with."""
+    return bool(memory_of(table).get((_WHOLE, table)))
+
+
+def note_checkpoint(table: Location) -> None:
+    """Note that a table got a checkpoint."""
+    memory_of(table).pop((_WHOLE, table), None)
 
 
 def table_place_problem(path: Location) -> str | None:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mergerepl.delta.known_heads import line_of
-from mergerepl.delta.log import LOG_FOLDER, actions_of, as_seen, last_version, log_actions
+from mergerepl.delta.log import (
+    LOG_FOLDER,
+    actions_of,
+    as_seen,
+    is_without_checkpoint,
+    last_version,
+    log_actions,
+)
 from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.store.location import Location
 from mergerepl.store.register import registers_above
@@ -201,7 +208,7 @@ def _last_checkpoint(table: Location, kinds: Sequence[str] = _KINDS) -> OwnLog:
     Raises: FileNotFoundError, ValueError, KeyError if only delta-rs can read it.
     """
     folder = table / LOG_FOLDER
-    if (stated := read_text(folder / "_last_checkpoint")) is None:
+    if is_without_checkpoint(table) or (stated := read_text(folder / "_last_checkpoint")) is None:
         return OwnLog()
     (about,) = actions_of(stated)
     if about.get("parts") or about.get("v2Checkpoint") or about.get("sizeInBytes", 0) > _MOST_BYTES:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.fences import FENCE_APP_ID, number_of, refuse_fence
+from mergerepl.delta.log import note_checkpoint
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.opened import OpenedTable, open_or_reuse, outcome_noted
 from mergerepl.delta.own_log import OwnLog, last_transaction, log_of, write_checkpoint
@@ -56,6 +57,7 @@ class OwnState(TableState):
             write_checkpoint(self.path, self.own)
         else:
             super().checkpoint()
+        note_checkpoint(self.path)
 
     @contextmanager
     def committing(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from mergerepl.delta.log import (
     is_another_commit,
     is_as_seen,
     is_delta_table,
+    list_logs,
     table_place_problem,
     written_ns,
 )

@@ -10,7 +10,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.sql_text import text_literal, text_literals
-from mergerepl.delta.tables import commit_text, edited_table, is_delta_table, open_table, row_constraints
+from mergerepl.delta.tables import (
+    commit_text,
+    edited_table,
+    is_delta_table,
+    list_logs,
+    open_table,
+    row_constraints,
+)
 from mergerepl.errors import ConfigurationError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import FIRST_VERSION
@@ -147,6 +154,7 @@ class Replica:
 
         Raises: StoreError naming the missing tables.
         """
+        list_logs([self.folder / table.name for table in registry.ALL])
         missing = [table.name for table in registry.ALL if not is_delta_table(self.folder / table.name)]
         if missing:
             raise StoreError(

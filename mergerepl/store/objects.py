@@ -209,6 +209,17 @@ class ObjectStorage:
         named = {each["path"].removeprefix(above): each for each in found if each["size"]}
         return {name: _facts_of(each) for name, each in named.items() if "/" not in name}
 
+    def list_facts_below(self, folder: Location, most: int) -> dict[str, FileFacts] | None:
+        """Return the objects below a folder by their path from there; None if they are more than `most`."""
+        above = f"{folder.prefix}/"
+        found: dict[str, FileFacts] = {}
+        with _named("list", folder):
+            for page in self._client.list(folder.prefix, chunk_size=1000):
+                found |= {each["path"].removeprefix(above): _facts_of(each) for each in page if each["size"]}
+                if len(found) > most:
+                    return None
+        return found
+
     def list_once_written(self, folder: Location) -> list[str]:
         """Return the names in a folder that only this process fills. A folder with names is listed once."""
         with _kept_lock:

@@ -329,6 +329,12 @@ def facts_in(folder: Location, after: str = "") -> dict[str, FileFacts]:
     return {} if isinstance(found, FolderStorage) else found.list_facts(folder, after)
 
 
+def facts_below(folder: Location, *, most: int) -> dict[str, FileFacts] | None:
+    """Return the objects below a folder of a store by their path from there; None if they are more than `most`."""
+    found = storage(folder)
+    return None if isinstance(found, FolderStorage) else found.list_facts_below(folder, most)
+
+
 def files_below(folder: Location) -> Iterator[Location]:
     """Yield all files below a folder, links included; yields the folder itself if it is a file."""
     return storage(folder).files_below(folder)
