@@ -14,7 +14,7 @@ from conflict.resolvers.base import Rule, Values
 from mergerepl.changes import DELETED, PUBLISHER, SUBSCRIBER
 from mergerepl.changes import PRIORITY as OF_CHANGE
 from mergerepl.frames import Column, F
-from mergerepl.model.resolvers import PRIORITY, RESOLVERS, OfDeletes
+from mergerepl.model.resolvers import PRIORITY, RESOLVERS, SUBSCRIBER_WINS, OfDeletes
 
 
 def publisher_wins() -> Column:
@@ -51,7 +51,7 @@ def _publisher_deleted() -> Column:
 
 RULES: Final = (
     Rule(RESOLVERS[PRIORITY], by_default),
-    Rule(RESOLVERS["subscriber_wins"], _subscriber),
+    Rule(RESOLVERS[SUBSCRIBER_WINS], _subscriber),
     Rule(RESOLVERS["publisher_wins"], _publisher),
     Rule(RESOLVERS["upload_only"], _subscriber),
     Rule(RESOLVERS["download_only"], _publisher),

@@ -52,6 +52,8 @@ _making = partial(Resolver, makes_value=True, by_row=False)
 PRIORITY: Final = "priority"
 """The default: the higher priority wins."""
 
+SUBSCRIBER_WINS: Final = "subscriber_wins"
+
 UPLOAD_ONLY: Final = "upload_only"
 """Replicas differ by design: the publisher's changes are not sent."""
 
@@ -77,7 +79,7 @@ RESOLVERS: Final = {
         _making("union", reads=TypeFamily.ARRAY, needs_base=True),
         _making("fields", reads=TypeFamily.FIELDS, needs_base=True),
         _making("merge_text", _ORIGINAL.format("Merge Text Columns"), TypeFamily.TEXT),
-        Resolver("subscriber_wins", _ORIGINAL.format("Subscriber Always Wins"), decides_deletes=True),
+        Resolver(SUBSCRIBER_WINS, _ORIGINAL.format("Subscriber Always Wins"), decides_deletes=True),
         Resolver("publisher_wins", decides_deletes=True),
         Resolver(UPLOAD_ONLY, _ORIGINAL.format("Upload Only"), decides_deletes=True, rejects="publisher"),
         Resolver(

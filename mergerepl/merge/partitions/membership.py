@@ -377,6 +377,26 @@ def _field(article: PublishedArticle, column: str) -> str:
     return article.fields[article.columns.index(column)]
 
 
+def subscribed_rows(
+    spark: SparkSession,
+    replica: Replica,
+    publication: FilteredPublication,
+    partition_id: int | None,
+    versions: Mapping[int, int],
+    name: str,
+    kept: Kept,
+) -> DataFrame:
+    """Return the rows (`row`) of an article that a subscriber of a partition should have at these versions."""
+    found = partition_rows(
+        publication,
+        group_rows(spark, [group for group in publication.groups if group.partition_id == partition_id]),
+        base_rows(spark, replica, publication.articles, versions),
+        kept,
+        [name],
+    )
+    return found[name]
+
+
 def partition_rows(
     publication: FilteredPublication, groups: DataFrame, base: Base, kept: Kept, names: Iterable[str]
 ) -> dict[str, DataFrame]:

@@ -8,7 +8,7 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.tables import create_table, head_version, is_delta_table, is_vacant, open_table
-from mergerepl.errors import CaptureError, MergeReplError, RefusedArticlesError
+from mergerepl.errors import CaptureError, MergeReplError, PublicationError, RefusedArticlesError
 from mergerepl.merge.session.sides import Refused, SideState, captured_sides, planned, with_windows
 from mergerepl.publish.snapshot import copied_table
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -89,6 +89,13 @@ def _make_missing(side: SideState, refused: Refused, publisher: SideState, choic
         article = side.articles[nickname]
         table = side.replica.table(article)
         if not is_delta_table(table) and is_vacant(table):
+            if article.rejects == PUBLISHER:
+                raise PublicationError(
+                    f"Article '{article.name}' is upload_only, and its table '{table}' is gone: its rows were the "
+                    "subscriber's, the publisher has none to give. Nothing was changed. Restore the table, or create an "
+                    "empty one of these columns with the change feed on.",
+                    article=article.name,
+                )
             source = open_table(publisher.replica.table(publisher.articles[nickname]))
             keeps = side.replica.publication(pubid=article.pubid).keeps or timedelta(0)
             mark = CommitMark(side.other.subid, f"{SETUP}:reinit", side.info.replid)

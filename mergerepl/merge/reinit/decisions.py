@@ -40,6 +40,8 @@ from mergerepl.changes import (
 )
 from mergerepl.delta.tables import open_table, read_columns
 from mergerepl.frames import Column
+from mergerepl.merge.partitions.filtered import FilteredPublication
+from mergerepl.merge.partitions.membership import subscribed_rows, with_rowguid
 from mergerepl.merge.partitions.versions import published_state
 from mergerepl.merge.repair.differing import compared, refuse_duplicates, with_images, without_equal
 from mergerepl.merge.session.sides import SideState
@@ -51,7 +53,7 @@ from mergerepl.monitoring.compare_tables import row_count
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, MISSING
 from mergerepl.replica.runs import SEQ, ArticleRuns, current_rows
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.rows.images import differing_columns, image_type
+from mergerepl.rows.images import differing_columns, image_type, stored_image
 from mergerepl.rows.lineage_value import agent_nickname, late_nickname
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import require_utc
@@ -76,7 +78,8 @@ class ReinitArticle:
 
     `generations` has its new generation at each side. `void` is the subscriber's last generation that does not count any
     more: rows without metadata at the publisher get it. `clock` is that of both sides. `unsent` are the subscriber's
-    generations with changes that the publisher lacks, those after `start`; none is taken if it is empty.
+    generations with changes that the publisher lacks, those after `start`; none is taken if it is empty. `keeps_rows`: the
+    article is upload_only, so the subscriber gets versions from the publisher but no rows.
     """
 
     sides: Mapping[str, SideState]
@@ -86,11 +89,18 @@ class ReinitArticle:
     clock: int
     start: int
     unsent: frozenset[int]
+    keeps_rows: bool = False
 
     @property
     def article(self) -> PublishedArticle:
         """The article at the publisher."""
         return self.sides[PUBLISHER].articles[self.nickname]
+
+    @property
+    def partition(self) -> FilteredPublication | None:
+        """The filters, if the subscriber gets a part of the publisher's rows."""
+        filtered = self.sides[PUBLISHER].filtered
+        return filtered if filtered is not None and self.nickname in filtered.tablenicks else None
 
     @property
     def versions(self) -> dict[str, int]:
@@ -100,6 +110,8 @@ class ReinitArticle:
 
 def decided_rows(spark: SparkSession, of: ReinitArticle, kept: Kept) -> DataFrame:
     """Return the rows that differ between both tables, and those of which the publisher has metadata; kept in memory.
+
+    With row filters those of the subscriber's partition count, and rows of the subscriber outside of it.
 
     Columns: rowguid, `state`, `is_recorded`, `row`, and as compared `ours`, `theirs`, `kind` (NULL: equal).
 
@@ -112,6 +124,11 @@ def decided_rows(spark: SparkSession, of: ReinitArticle, kept: Kept) -> DataFram
         require_columns(article, table.path, [field["name"] for field in table.fields])
         rows[name] = read_columns(spark, table.path, table.version, article.columns)
         counts.append(row_count(table.path, table.version))
+    seen = None
+    if of.partition is not None:
+        seen = _seen(spark, of, of.partition, kept)
+        named = zip(article.fields, article.columns, strict=True)
+        rows[PUBLISHER] = seen.select(*(F.col(f"{ROW}.{field}").alias(name) for field, name in named))
     if min(counts) >= _MANY:
         rows = without_equal(rows, article, count=sum(counts), kept=kept)
     differ = kept.keep(compared(rows, article).where(F.col("kind").isNotNull()))
@@ -122,6 +139,8 @@ def decided_rows(spark: SparkSession, of: ReinitArticle, kept: Kept) -> DataFram
         ROWGUID, "ours", "theirs", "kind", F.col(ROW).alias("either")
     )
     known = known_rows(spark, of.sides[PUBLISHER], of.nickname)
+    if known is not None and seen is not None:
+        known = _known_here(known, seen, images, article)
     published = published_state(article)
     if known is None:
         joined = images.withColumn("known", F.lit(None).cast(f"struct<{DELETED}:boolean>"))
@@ -157,6 +176,33 @@ def decided_rows(spark: SparkSession, of: ReinitArticle, kept: Kept) -> DataFram
     )
 
 
+def _seen(spark: SparkSession, of: ReinitArticle, publication: FilteredPublication, kept: Kept) -> DataFrame:
+    """Return the publisher's rows of the subscriber's partition, as images; kept in memory."""
+    publisher = of.sides[PUBLISHER]
+    return kept.keep(
+        subscribed_rows(
+            spark,
+            publisher.replica,
+            publication,
+            publisher.other.partition_id,
+            publisher.info.captured,
+            of.article.name,
+            kept,
+        )
+    )
+
+
+def _known_here(known: DataFrame, seen: DataFrame, images: DataFrame, article: PublishedArticle) -> DataFrame:
+    """Return the publisher's metadata of rows of the partition, and of deleted rows that the subscriber still has.
+
+    Of other rows the subscriber learns nothing: one that it has left its partition.
+    """
+    live = known.where(~F.col(DELETED))
+    live = live.join(with_rowguid(seen, article).select(ROWGUID), on=ROWGUID, how="left_semi")
+    held = images.where(F.col("kind") == EXTRA).select(ROWGUID)
+    return live.unionByName(known.where(DELETED).join(held, on=ROWGUID, how="left_semi"))
+
+
 def known_rows(spark: SparkSession, side: SideState, nickname: int) -> DataFrame | None:
     """Return CHANGES: the latest recorded version of an article's rows at a side, with those just captured; or None."""
     captured = side.captured_article(nickname)
@@ -184,15 +230,48 @@ def unsent_rows(spark: SparkSession, of: ReinitArticle, rows: DataFrame, kept: K
     return kept.keep(rows.where(F.col("kind").isNotNull()).join(sent, on=ROWGUID))
 
 
+def deletes_outside(spark: SparkSession, of: ReinitArticle, rows: DataFrame, kept: Kept) -> DataFrame | None:
+    """Return the deletes that were not sent, of rows that the publisher has outside of the partition; None without any.
+
+    Both sides lack them in the comparison. Columns: `row`, `kind`.
+    """
+    known = known_rows(spark, of.sides[SUBSCRIBER], of.nickname) if of.unsent and of.partition else None
+    if known is None:
+        return None
+    deleted = known.where(F.col(GENERATION).isin(*of.unsent) & F.col(DELETED)).select(ROWGUID, ROW)
+    unseen = deleted.join(rows.where(F.col("kind").isNotNull()), on=ROWGUID, how="left_anti")
+    found = kept.keep_if_any(unseen)
+    if found is None:
+        return None
+    article, publisher = of.article, of.sides[PUBLISHER]
+    table = read_columns(
+        spark, publisher.replica.table(article), publisher.info.captured[of.nickname], article.columns
+    )
+    held = with_rowguid(table.select(stored_image(article).alias(ROW)), article).select(ROWGUID)
+    live = found.join(held, on=ROWGUID, how="left_semi")
+    return kept.keep_if_any(live.select(ROW, F.lit(MISSING).alias("kind")))
+
+
 def publishers_rows(of: ReinitArticle, rows: DataFrame) -> DataFrame:
-    """Return RESOLVED of decided rows that the subscriber gets from the publisher."""
+    """Return RESOLVED of decided rows that the subscriber gets from the publisher.
+
+    One that keeps its rows gets the version of each row that both have, so that its next change of it is no conflict.
+    """
     kind = F.col("kind")
+    gone = F.lit(Action.DELETE.value)
+    if of.partition is not None:
+        # A row without metadata here is one that left, or one that the publisher never had.
+        gone = F.when(F.col("is_recorded"), Action.DELETE.value).otherwise(Action.LEAVE.value)
     action = (
         F.when(kind == MISSING, Action.INSERT.value)
         .when(kind == DIFFERENT, Action.UPDATE.value)
-        .when(kind == EXTRA, Action.DELETE.value)
+        .when(kind == EXTRA, gone)
         .otherwise(Action.METADATA.value)
     )
+    if of.keeps_rows:
+        rows = rows.where(kind.isNull() | ((kind == DIFFERENT) & F.col("is_recorded")))
+        rows = rows.withColumn(ROW, F.coalesce("theirs", ROW))
+        action = F.lit(Action.METADATA.value)
     number = F.when(F.col("is_recorded"), F.lit(of.generations[SUBSCRIBER])).otherwise(F.lit(of.void))
     flat = rows.select(ROWGUID, f"{_STATE}.*", ROW, "kind", "is_recorded")
     values = {
@@ -265,7 +344,9 @@ def conflicting_rows(of: ReinitArticle, unsent: DataFrame, count: int, kept: Kep
         upload_start=of.start,
     )
     resolver = resolvers.RESOLVERS[article.resolver]
-    if resolver.makes_value or article.resolver == resolvers.CUSTOM or article.rejects is not None:
+    if of.keeps_rows:
+        article = replace(article, resolver=resolvers.SUBSCRIBER_WINS, resolver_info=None)
+    elif resolver.makes_value or article.resolver == resolvers.CUSTOM or article.rejects is not None:
         # They read the row before both changes, which may be forgotten; or are of a direction that ends.
         article = replace(article, resolver=resolvers.PRIORITY, resolver_info=None)
     of_article = terms_of(

@@ -23,13 +23,14 @@ from mergerepl.changes import DATA_ACTIONS, OTHER_SIDE, PUBLISHER, ROWGUID, SUBS
 from mergerepl.delta.engine_choice import ARROW_FOR_FEW, EngineChoice
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.store_proof import require_shared_folders
-from mergerepl.errors import SUBSCRIBE_AGAIN, ConfigurationError, EnumerationError, PublicationError
+from mergerepl.errors import ConfigurationError, EnumerationError, PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.reinit.captured_ends import CapturedEnds, capture_ends
 from mergerepl.merge.reinit.decisions import (
     ReinitArticle,
     conflicting_rows,
     decided_rows,
+    deletes_outside,
     publishers_rows,
     unsent_rows,
 )
@@ -54,6 +55,7 @@ from mergerepl.model.horizon import Horizon
 from mergerepl.model.results import ArticleCounts, KeyDifference
 from mergerepl.model.tasks import Reinit
 from mergerepl.model.words import counted, key_text
+from mergerepl.replica.partition_generations import is_moving
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.subscription import write_pointer
 from mergerepl.spark.in_memory import Kept
@@ -167,8 +169,10 @@ def reinitialise_held(held: SessionRequest, terms: ReinitTerms) -> list[Reinit]:
     with ExitStack() as stack:
         stack.callback(kept.release)
         captured = capture_ends(sides, choice, stack, takes_as_it_is=terms.discard_local, is_dry=terms.is_dry)
-        found = [_decided(choice.spark, of, kept) for of in _articles(captured)]
+        articles = _articles(captured, is_changing_resolver=terms.is_changing_resolver)
+        found = [_decided(choice.spark, of, kept) for of in articles]
         _refuse_unsent(held, terms, found)
+        _refuse_moves(held, terms, sides[PUBLISHER], found)
         done = _carried_out(held, terms, captured, found, choice, kept) if found else []
     done = [with_counts(each, counts) for each in done]
     if not terms.is_dry:
@@ -186,20 +190,13 @@ def _chosen(held: SessionRequest, terms: ReinitTerms) -> set[int]:
         raise ConfigurationError(
             f"Publication '{held.publication}' has no article {', '.join(map(repr, sorted(unknown)))}. {NOTHING}"
         )
-    if held.publisher.publication(pubid=held.subscription.pubid).filters is not None:
+    if terms.tables and held.publisher.publication(pubid=held.subscription.pubid).filters is not None:
         raise PublicationError(
-            f"Publication '{held.publication}' has row filters: a subscriber of a part is not reinitialised by "
-            f"difference. {NOTHING} `mergerepl repair` makes rows equal while sessions work. {SUBSCRIBE_AGAIN}",
+            f"Publication '{held.publication}' has row filters: rows of one table may follow those of another. {NOTHING} "
+            "Leave out --table: all its tables are compared.",
             publication=held.publication,
         )
     chosen = [each for each in articles if not terms.tables or each.name in terms.tables]
-    one_way = [each.name for each in chosen if each.rejects == PUBLISHER]
-    if one_way and not terms.is_changing_resolver:
-        raise PublicationError(
-            f"Article '{one_way[0]}' is upload_only: its rows at the subscriber are not the publisher's to give. {NOTHING} "
-            "Name the other articles with --table.",
-            article=one_way[0],
-        )
     return {each.nickname for each in chosen}
 
 
@@ -247,7 +244,7 @@ def _refuse_waiting(sides: Mapping[str, SideState]) -> None:
             )
 
 
-def _articles(captured: CapturedEnds) -> list[ReinitArticle]:
+def _articles(captured: CapturedEnds, *, is_changing_resolver: bool) -> list[ReinitArticle]:
     """Return the articles with the numbers of their new generations; the old ones do not count."""
     sides = captured.planned
     publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
@@ -263,6 +260,7 @@ def _articles(captured: CapturedEnds) -> list[ReinitArticle]:
             max(publisher.info.clock, subscriber.info.clock),
             start,
             frozenset(row.generation for row in unsent if row.art_nick == nickname),
+            keeps_rows=publisher.articles[nickname].rejects == PUBLISHER and not is_changing_resolver,
         )
         for i, nickname in enumerate(sorted(publisher.articles), 1)
     ]
@@ -295,10 +293,10 @@ def _decided(spark: SparkSession, of: ReinitArticle, kept: Kept) -> _Decided:
     with plain_errors(f"comparing article '{of.article.name}'"):
         rows = decided_rows(spark, of, kept)
         unsent = unsent_rows(spark, of, rows, kept)
-        count = 0 if unsent is None else unsent.count()
-        if unsent is None or not count:
-            return _Decided(of, rows, None, 0, ())
-        return _Decided(of, rows, unsent, count, examples(unsent, of.article))
+        outside = deletes_outside(spark, of, rows, kept)
+        counts = [0 if each is None else each.count() for each in (unsent, outside)]
+        shown = [examples(each, of.article) for each in (unsent, outside) if each is not None]
+        return _Decided(of, rows, unsent if counts[0] else None, sum(counts), sum(shown, ()))
 
 
 def _refuse_unsent(held: SessionRequest, terms: ReinitTerms, found: Sequence[_Decided]) -> None:
@@ -316,6 +314,36 @@ def _refuse_unsent(held: SessionRequest, terms: ReinitTerms, found: Sequence[_De
         "--discard-local, which exports them first.",
         subscriber=str(held.subscriber.root),
     )
+
+
+def _refuse_moves(
+    held: SessionRequest, terms: ReinitTerms, publisher: SideState, found: Sequence[_Decided]
+) -> None:
+    """Check that no row of the publisher changes, and that the partition stays, where there are row filters.
+
+    A row that goes up may move others between partitions, which a session alone sees to.
+
+    Raises: PublicationError.
+    """
+    if publisher.filtered is None:
+        return
+    subscriber, about = str(held.subscriber.root), publisher.other
+    number, start = publisher.filtered.number, about.sentgen
+    if is_moving(publisher.replica, number, about, from_generation_exclusive=start):
+        raise PublicationError(
+            f"'{subscriber}' has yet to move to another partition: its host_name or suser_sname changed. {NOTHING} State "
+            "the former value, run `mergerepl apply`, reinitialise, and change it again.",
+            subscriber=subscriber,
+        )
+    count = sum(each.count for each in found)
+    if count and terms.upload_first:
+        keys = [f"{each.article.name} {key_text(one.key)}" for each in found for one in each.examples][:SHOWN]
+        raise PublicationError(
+            f"'{subscriber}' has {counted(count, 'change')} that the publisher lacks: {'; '.join(keys)}. With row filters "
+            f"they go up by sessions alone, as they may move other rows between partitions. It was not filled again. "
+            "Say --discard-local, which exports them first, and write them again.",
+            subscriber=subscriber,
+        )
 
 
 def _carried_out(
@@ -341,6 +369,9 @@ def _carried_out(
             held.progress.step("stage", article=each.article.name)
             with plain_errors(f"staging article '{each.article.name}'"):
                 staged[nickname] = _stage(each, terms, folder, replicas, choice, kept)
+                taken_away[nickname] = 0
+                if each.of.keeps_rows:
+                    continue
                 lost = kept.keep(_taken_away(each, terms))
                 taken_away[nickname] = lost.count()
                 if taken_away[nickname] and not terms.is_dry:
@@ -400,7 +431,10 @@ def _stage(
     for destination in destinations(rows, staged, at, replicas).values():
         if destination.work.touches_rows:
             refuse_violations(choice, destination)
-    return staged
+    if of.partition is None:
+        return staged
+    work = replace(staged.works[SUBSCRIBER], is_filtered=True)
+    return replace(staged, works={**staged.works, SUBSCRIBER: work})
 
 
 def _is_decided(each: _Decided, terms: ReinitTerms) -> bool:
@@ -452,7 +486,7 @@ def _result(
         article=each.article.name,
         inserts=at[SUBSCRIBER].get(Action.INSERT.value, 0),
         updates=at[SUBSCRIBER].get(Action.UPDATE.value, 0),
-        deletes=at[SUBSCRIBER].get(Action.DELETE.value, 0),
+        deletes=sum(at[SUBSCRIBER].get(each.value, 0) for each in (Action.DELETE, Action.LEAVE)),
         uploaded=sum(at[PUBLISHER].get(action.value, 0) for action in DATA_ACTIONS),
         conflicts=staged.conflicts,
         unsent=each.count,
