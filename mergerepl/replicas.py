@@ -15,7 +15,7 @@ from mergerepl.model.listing import Listing, html_table
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.replica_status import PartitionInfo, RowInfo
 from mergerepl.model.results import TouchResult, TuneResult
-from mergerepl.model.schema_changes import AlterResult, SchemaChange
+from mergerepl.model.schema_changes import AlterResult, SchemaChange, SkippedChange
 from mergerepl.model.tasks import MERGE, TRANSACTIONAL, Captured, Pending, Run, Status
 from mergerepl.places import types_at
 from mergerepl.sessions import root_of
@@ -297,6 +297,24 @@ class Schema(Caller):
 
         change = parse_statement(ddl)
         return alter_published(self._root, table, change, publication=publication, asks=ask, dry_run=dry_run)
+
+    def skip(self, version: int, *, publication: str | None = None, undo: bool = False) -> SkippedChange:
+        """Let this subscriber leave out a schema change that it does not have yet, as sp_markpendingschemachange does.
+
+        A dropped column stays as the subscriber's own; comments and defaults stay as they are. Other changes are refused.
+        Starts no Java.
+
+        Args:
+            version: The number of the change, as `list` has it.
+            publication: Its name, if several publications have a change of that number.
+            undo: Take it again. What sessions have passed meanwhile is in `statements` of the result, to be run here.
+
+        Raises: ConfigurationError if this is no subscriber, or the change is unknown, has arrived or cannot be skipped
+            (nothing was changed); OutOfReachError, LeaseError (run again).
+        """
+        from mergerepl.merge.schema.skip import skip_change
+
+        return skip_change(self._root, version, publication=publication, undo=undo)
 
 
 @contextmanager

@@ -381,7 +381,7 @@ def command(
     return make
 
 
-NUMBERS = ("BSN", "PARTITION")
+NUMBERS = ("BSN", "PARTITION", "VERSION")
 """Kinds of positionals that are numbers."""
 
 

@@ -252,7 +252,7 @@ def _partitions(run: Invocation) -> Partitions:
 
 schema = group(
     "schema",
-    """List schema changes; change a published column.
+    """List and skip schema changes; change a published column.
 
     A column that is added at the publisher, also by a job that replaces the table, reaches every subscriber with its next
     sync, before rows.
@@ -276,6 +276,7 @@ _SCHEMA: Columns = {
     "changes": "changes",
     "done": "done",
     "pending": "pending",
+    "skipped": "skipped",
 }
 
 
@@ -325,6 +326,38 @@ def alter_table(run: Invocation, table: str, ddl: str, publication: str | None, 
     said = f"{done.table}: {done.statement}."
     said += " Nothing was changed (--dry-run)." if done.dry_run else " The next sync carries it."
     run.output.reported(done, [*([listing(done.answers, _ANSWERS)] if done.answers else []), said])
+
+
+@schema.add(
+    name="skip",
+    effect=WRITES,
+    call="Replica.schema.skip",
+    takes="VERSION",
+    options=("--undo", "--publication"),
+)
+def skip_schema(run: Invocation, version: int, undo: bool, publication: str | None) -> None:
+    """Let a subscriber leave out a schema change.
+
+    VERSION is the number that `schema list` shows; the subscriber, named by --at, must not have the change yet. A column
+    that is dropped stays there as the subscriber's own, and comments and defaults stay as they are. Other changes cannot be
+    skipped. --undo takes the change again, or prints the statement to run there if sessions have passed it.
+
+    Example:
+      mergerepl schema skip 3 --at north
+      mergerepl schema skip 3 --at north --undo
+    """
+    run.place.of_type("merge", "schema")
+    done = run.rehearse(
+        lambda: run.replica.schema.skip(version, undo=undo, publication=publication),
+        {},
+        f"Schema change {version} would be {'taken again' if undo else 'skipped'}.",
+    )
+    what = "takes again" if undo else "skips"
+    said = [
+        f"{short(done.subscriber)} {what} change {done.version} of {done.table}: {', '.join(done.changes)}."
+    ]
+    said += [f"Run it there: {each}" for each in done.statements]
+    run.output.reported(done, said)
 
 
 def _report(output: Output, value: object, found: Sequence[PartitionInfo]) -> None:

@@ -227,6 +227,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--metrics-file": _stated("Write metrics for Prometheus to this file.", "FILE"),
     "--dashboard": _stated("Write the page of `mergerepl dashboard` every --interval.", "PAGE"),
     "--ddl": _stated("The change of a column, as it follows ALTER TABLE and the name.", "STATEMENT"),
+    "--undo": _flag("Take it again."),
     "--no-ask": _flag("Do not ask the subscribers if they can follow."),
     "--no-sync": _flag("Run no syncs but those that commands hand over."),
     "--restart": _flag("Begin again from a snapshot of the present rows."),

@@ -66,7 +66,8 @@ class SubscriptionStatus(Relation):
     in a publication with row filters, at the publisher. `through` and `knows` are the versions up to which the subscriber's
     changes have arrived, and up to which it knows all changes: the lowest ones hold metadata back. `last_sync_error` is the
     class of the error with which the last session failed, None after another. `schema_pending` are the schema changes of
-    the publisher that the next sync brings, `schema_stop` is why the subscriber's table cannot take one, with what to run.
+    the publisher that the next sync brings, `schema_stop` is why the subscriber's table cannot take one, with what to run,
+    `schema_skipped` are the numbers of those that it leaves out.
     """
 
     subscriber_type: str
@@ -81,6 +82,7 @@ class SubscriptionStatus(Relation):
     last_sync_error: str | None = None
     schema_pending: tuple[str, ...] = ()
     schema_stop: str | None = None
+    schema_skipped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What `mergerepl schema list` and `schema alter` show."""
+"""What the commands of `mergerepl schema` show."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class SchemaChange:
 
     `version` rises within a publication, `article_version` is the publisher's version of the table's columns after it.
     `changes` are in words. `done` and `pending` are the subscribers that have it, and those that get it with their next
-    sync; at a subscriber they name that one alone.
+    sync; `skipped` those that leave it out. At a subscriber they name that one alone.
     """
 
     publication: str
@@ -19,6 +19,23 @@ class SchemaChange:
     changes: tuple[str, ...]
     done: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SkippedChange:
+    """A schema change that a subscriber leaves out, or with `undo` takes again.
+
+    `changes` are in words. `statements` bring the subscriber's table to a change that its sessions have passed already.
+    """
+
+    publication: str
+    table: str
+    version: int
+    subscriber: str
+    changes: tuple[str, ...]
+    undo: bool = False
+    statements: tuple[str, ...] = ()
 
 
 FOLLOWS, STOPS, NOT_ASKED = "follows", "stops", "not asked"

@@ -41,11 +41,11 @@ def _none(*_: object) -> tuple[str, ...]:
 class SchemaChanges:
     """How the schema changes that wait at a publisher are read: the agent's part.
 
-    `recorded` takes the publisher, an article and the number of the last change that the subscriber has; `unfollowed` takes
-    a replica, its article, its progress and the window of the table.
+    `recorded` takes the publisher, an article, the number of the last change that the subscriber has and those that it
+    skips; `unfollowed` takes a replica, its article, its progress and the window of the table.
     """
 
-    recorded: Callable[[Replica, PublishedArticle, int], tuple[str, ...]] = _none
+    recorded: Callable[[Replica, PublishedArticle, int, Collection[int]], tuple[str, ...]] = _none
     unfollowed: Callable[[Replica, PublishedArticle, ReplicaInfo, FeedWindow | None], tuple[str, ...]] = _none
 
 
@@ -160,7 +160,7 @@ def _direction(
         generations = [each for each in waiting if each.art_nick == article.nickname]
         commits, problem, changed = look(source, info, article)
         if direction == DOWNLOAD:
-            changed = schema.recorded(source, article, row.schemaversion) + changed
+            changed = schema.recorded(source, article, row.schemaversion, row.skipped_changes) + changed
             changed += ("the article ends",) if row.subid in article.ends_after else ()
         changes = sum(map(changes_of, generations))
         yield Pending(

@@ -312,6 +312,7 @@ def _subscription(replica: Replica, row: SubscriptionRow) -> SubscriptionStatus:
         knows=row.knows,
         last_sync_error=row.last_error_class,
         schema_stop=row.last_sync_summary if is_stopped else None,
+        schema_skipped=row.skipped_changes,
     )
 
 

@@ -291,6 +291,9 @@ class SubscriptionRow:
     last_error_class: Annotated[
         str | None, "class of the error with which the last session failed; NULL after another"
     ] = None
+    skipped_changes: Annotated[
+        tuple[int, ...], "numbers of schema changes that the subscriber leaves out; both sides keep them"
+    ] = ()
 
     @property
     def is_own(self) -> bool:

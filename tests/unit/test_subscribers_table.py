@@ -1,6 +1,7 @@
 """The statements, in order, that bring a subscriber's table to the publisher's columns, and what stops them."""
 
 import json
+from collections.abc import Collection
 
 import pytest
 
@@ -29,11 +30,14 @@ def table(names: str, *, is_mapped: bool = True) -> TableState:
     return TableState(Location.of("/t"), 0, metadata, 1, 7, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
 
 
-def steps(known: str, target: str, there: str, *, is_mapped: bool = True) -> list[str]:
+def steps(
+    known: str, target: str, there: str, *, is_mapped: bool = True, skipped: Collection[tuple[int, str]] = ()
+) -> list[str]:
     found = SubscribersTable(
         *("t", "/north", table(there, is_mapped=is_mapped), definition(known), definition(target)),
         table(target.replace("-", "")),
         left=known.split(),
+        skipped=skipped,
     ).steps()
     return [f"{each.what.to_step()} {each.statement}" for each in found]
 
@@ -189,3 +193,22 @@ def test_a_type_that_the_table_cannot_take(there: TableState, target: str, says:
     known = {"bigint": "int", "timestamp_ntz": "date", "int": "smallint"}[target]
     with pytest.raises(SchemaStoppedError, match=says):
         type_steps(there, known, target)
+
+
+@pytest.mark.parametrize(
+    ("target", "there", "expected"),
+    [
+        ("a -", "a b", ["schema:leave:c1:b "]),
+        ("a -", "a b!", ["schema:leave:c1:b ALTER COLUMN `b` DROP NOT NULL"]),
+        # Another one is dropped.
+        ("- -", "a b", ["schema:drop:c0:a DROP COLUMN `a`", "schema:leave:c1:b "]),
+    ],
+)
+def test_a_column_whose_drop_is_skipped_stays(target: str, there: str, expected: list[str]) -> None:
+    assert steps("a b", target, there, skipped=[(1, "drop")]) == expected
+
+
+@pytest.mark.parametrize("target", ["b -", "a - b"])
+def test_a_column_whose_drop_is_skipped_keeps_its_name(target: str) -> None:
+    with pytest.raises(SchemaStoppedError, match="has a column of that name of its own"):
+        steps("a b", target, "a b", skipped=[(1, "drop")])

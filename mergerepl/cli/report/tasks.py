@@ -52,7 +52,11 @@ _DETAILS: dict[type, Columns] = {
             if each.last_sync_status == "failed"
             else each.last_sync_summary or each.last_sync_status
         ),
-        "schema": lambda each: "stopped" if each.schema_stop else each.schema_pending,
+        "schema": lambda each: (
+            "stopped"
+            if each.schema_stop
+            else [*each.schema_pending, *(f"skips {number}" for number in each.schema_skipped)]
+        ),
     },
     ArticleState: {
         "article": "article",

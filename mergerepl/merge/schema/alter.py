@@ -17,7 +17,7 @@ from mergerepl.delta.tables import Commit, TableState, add_columns, alter_table,
 from mergerepl.delta.types import Field, field, json_of
 from mergerepl.errors import ConfigurationError, SchemaMismatchError, SchemaStoppedError
 from mergerepl.merge.capture.windows import filter_columns
-from mergerepl.merge.schema.down import recorded_since, table_at
+from mergerepl.merge.schema.down import recorded_since, skipped_changes, table_at
 from mergerepl.merge.schema.follow import article_row
 from mergerepl.merge.schema.moves import Follower, Move
 from mergerepl.model.article import PublishedArticle
@@ -207,8 +207,9 @@ def _answers(
             )
             continue
         changed = recorded_since(publisher, row.artid, there.root_version) | planned
+        skipped = skipped_changes(publisher, subscriber, there)
         try:
-            steps = table_at(subscriber, there, move.definition, altered, changed).steps()
+            steps = table_at(subscriber, there, move.definition, altered, changed, skipped).steps()
         except SchemaStoppedError as error:
             yield SchemaAnswer(article.publication, root, STOPS, reason=error.reason)
             continue

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.feed.column_changes import ADD, NULLABILITY, STATEMENTS
+from mergerepl.delta.feed.column_changes import ADD, COMMENT, DEFAULT, DROP, NULLABILITY, STATEMENTS
 from mergerepl.delta.marks import CommitMark, SchemaStep
 from mergerepl.delta.metadata import (
     CDF_PROPERTY,
@@ -71,6 +71,8 @@ class SubscribersTable:
     """The fields, with the kinds of their changes, that the publisher recorded since the version that is known here."""
     left: Collection[str] = ()
     """The names of columns that were published here once, in lower case."""
+    skipped: Collection[tuple[int | None, str]] = ()
+    """The fields, with the kinds of their changes, whose last change the subscriber leaves out."""
 
     def steps(self) -> list[Step]:
         """Return the steps that give the table the publisher's columns.
@@ -85,7 +87,7 @@ class SubscribersTable:
         for number, each in self.known.by_number.items():
             if number in self.target.by_number:
                 continue
-            if self._can_drop(each.name):
+            if self._can_drop(each):
                 yield Step(SchemaStep(SchemaStep.DROP, number, each.name), f"DROP COLUMN {quote(each.name)}")
             elif columns[each.name]["nullable"]:
                 yield Step(SchemaStep(SchemaStep.LEAVE, number, each.name), "")
@@ -93,16 +95,15 @@ class SubscribersTable:
                 statement = f"ALTER COLUMN {quote(each.name)} DROP NOT NULL"
                 yield Step(SchemaStep(SchemaStep.LEAVE, number, each.name), statement)
 
-    def _can_drop(self, name: str) -> bool:
-        return self.table.has_column_mapping and name not in self.table.metadata.partition_columns
+    def _can_drop(self, each: PublishedField) -> bool:
+        is_partition = each.name in self.table.metadata.partition_columns
+        return self.table.has_column_mapping and not is_partition and (each.number, DROP) not in self.skipped
 
     @property
     def _free(self) -> set[str]:
         """The names, in lower case, that the drops make free."""
-        ended = (
-            each.name for number, each in self.known.by_number.items() if number not in self.target.by_number
-        )
-        return {name.lower() for name in ended if self._can_drop(name)}
+        ended = (each for number, each in self.known.by_number.items() if number not in self.target.by_number)
+        return {each.name.lower() for each in ended if self._can_drop(each)}
 
     def _renames(self) -> Iterator[Step]:
         """Yield renames, each to a name that is free then: in a circle one column has a temporary name for a while."""
@@ -207,7 +208,8 @@ class SubscribersTable:
             adopted = self.table.field(each.name) if number not in self.known.by_number else None
             said = (there or adopted or field(each.name, each.type))["metadata"]
             comment = each.comment or ""
-            if there is not None and is_stated and comment != said.get("comment", ""):
+            takes = {kind: (number, kind) not in self.skipped for kind in STATEMENTS}
+            if there is not None and is_stated and takes[COMMENT] and comment != said.get("comment", ""):
                 statement = f"ALTER COLUMN {quote(each.name)} COMMENT {literal(comment)}"
                 yield Step(
                     SchemaStep(SchemaStep.COMMENT, number, each.name), statement, comment=(each.name, comment)
@@ -215,10 +217,11 @@ class SubscribersTable:
             is_said = there is None or is_stated
             if (
                 is_said
+                and takes[DEFAULT]
                 and (each.default or "") != said.get(DEFAULT_EXPRESSION, "")
                 and self._takes_default(each)
             ):
-                yield Step(SchemaStep(SchemaStep.DEFAULT, number, each.name), _default_statement(each))
+                yield Step(SchemaStep(SchemaStep.DEFAULT, number, each.name), default_statement(each))
 
     def _takes_default(self, each: PublishedField) -> bool:
         """Whether the table can have a default. Its writers may not know the table feature, so it is not switched on."""
@@ -230,7 +233,7 @@ class SubscribersTable:
             "('delta.feature.%s' = 'supported'), then ALTER TABLE delta.%s %s",
             *(self.article, self.root, each.name, self.table.path, DEFAULTS_FEATURE),
             *(quote(str(self.table.path)), DEFAULTS_FEATURE, quote(str(self.table.path))),
-            _default_statement(each),
+            default_statement(each),
         )
         return False
 
@@ -262,7 +265,8 @@ class SubscribersTable:
         return {**field(each.name, source["type"]), "metadata": kept}
 
 
-def _default_statement(each: PublishedField) -> str:
+def default_statement(each: PublishedField) -> str:
+    """Return what gives a column its published default, as it follows ALTER TABLE and the table's name."""
     change = "DROP DEFAULT" if not each.default else f"SET DEFAULT {each.default}"
     return f"ALTER COLUMN {quote(each.name)} {change}"
 
@@ -288,12 +292,28 @@ def recorded_since(publisher: Replica, artid: str, version: int) -> set[tuple[in
     }
 
 
+def skipped_changes(
+    publisher: Replica, subscriber: Replica, article: PublishedArticle
+) -> set[tuple[int | None, str]]:
+    """Return the fields of an article, with the kinds of their changes, whose last change a subscriber skips."""
+    relations = (row for row in subscriber.relations(article.pubid) if not row.is_ended)
+    numbers = {number for row in relations for number in row.skipped_changes}
+    last = {
+        (change.get("field"), change["what"]): each.schemaversion in numbers
+        for each in sorted(publisher.schema_changes(), key=lambda each: each.schemaversion or 0)
+        if each.artid == article.artid
+        for change in each.stated.get("changes", ())
+    }
+    return {change for change, is_skipped in last.items() if is_skipped}
+
+
 def table_at(
     subscriber: Replica,
     article: PublishedArticle,
     target: Definition,
     publishers: TableState,
     changed: Collection[tuple[int | None, str]],
+    skipped: Collection[tuple[int | None, str]] = (),
 ) -> SubscribersTable:
     """Return an article's table at a subscriber, beside the publisher's definition and table."""
     definitions = article_row(subscriber, article.nickname).definitions
@@ -306,7 +326,7 @@ def table_at(
     }
     table = open_table(subscriber.table(article))
     return SubscribersTable(
-        *(article.name, str(subscriber.root), table, known, target, publishers), changed, left
+        *(article.name, str(subscriber.root), table, known, target, publishers), changed, left, skipped
     )
 
 
@@ -326,7 +346,8 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
         return 0
     publishers = open_table(publisher.root / row.source_table)
     changed = recorded_since(publisher, row.artid, article.root_version)
-    at = table_at(subscriber, article, target, publishers, changed)
+    skipped = skipped_changes(publisher, subscriber, article)
+    at = table_at(subscriber, article, target, publishers, changed, skipped)
     steps = at.steps()
     for step in steps:
         if step.what.what == SchemaStep.DEFAULT:

@@ -44,7 +44,13 @@ def schema_changes(root: Location, *, publication: str | None = None) -> tuple[S
         version = row.schemaversion or 0
         is_publisher = replica.publishes(article.pubid)
         states = {
-            each.subscriber_server if is_publisher else str(root): each.schemaversion >= version
+            each.subscriber_server if is_publisher else str(root): (
+                "skipped"
+                if version in each.skipped_changes
+                else "done"
+                if each.schemaversion >= version
+                else "pending"
+            )
             for each in relations
             if each.pubid == row.pubid
         }
@@ -58,8 +64,10 @@ def schema_changes(root: Location, *, publication: str | None = None) -> tuple[S
                     _words(each, is_left_out=_is_left_out(replica, article, each))
                     for each in stated.get("changes", ())
                 ),
-                tuple(name for name, is_done in states.items() if is_done),
-                tuple(name for name, is_done in states.items() if not is_done),
+                *(
+                    tuple(name for name, state in states.items() if state == wanted)
+                    for wanted in ("done", "pending", "skipped")
+                ),
             )
         )
     return tuple(sorted(found, key=lambda each: (each.publication, -each.version)))

@@ -1,5 +1,7 @@
 """The schema changes of a publisher that its subscribers do not have yet, in words."""
 
+from collections.abc import Collection
+
 from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.errors import MergeReplError
 from mergerepl.model.article import PublishedArticle
@@ -7,13 +9,19 @@ from mergerepl.replica.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
 
 
-def recorded_changes(publisher: Replica, article: PublishedArticle, after: int) -> tuple[str, ...]:
-    """Return the recorded changes of an article's columns after a number of sysmergeschemachange, in their order."""
+def recorded_changes(
+    publisher: Replica, article: PublishedArticle, after: int, skipped: Collection[int]
+) -> tuple[str, ...]:
+    """Return the recorded changes of an article's columns after a number of sysmergeschemachange, in their order.
+
+    `skipped` are numbers of changes that the subscriber leaves out.
+    """
     if article.version == 1:
         return ()
     from mergerepl.merge.schema.listing import words_of
 
     found = [row for row in publisher.schema_changes() if row.artid == article.artid]
+    found = [row for row in found if row.schemaversion not in skipped]
     rows = sorted(found, key=lambda row: row.schemaversion or 0)
     return tuple(text for row in rows if (row.schemaversion or 0) > after for text in words_of(row))
 

@@ -97,7 +97,7 @@ def brought_changes(publisher: Replica, before: SubscriptionRow) -> tuple[str, .
     if after.schemaversion == before.schemaversion:
         return ()
     names = {article.artid: article.name for article in publisher.articles}
-    got = range(before.schemaversion + 1, after.schemaversion + 1)
+    got = {*range(before.schemaversion + 1, after.schemaversion + 1)} - {*after.skipped_changes}
     rows = [row for row in publisher.schema_changes() if row.pubid == before.pubid]
     rows = sorted((row for row in rows if row.schemaversion in got), key=lambda row: row.schemaversion or 0)
     return tuple(f"{names.get(row.artid or '')}: {text}" for row in rows for text in words_of(row))
