@@ -73,7 +73,7 @@ def test_a_skipped_comment_stays_as_it_is_until_a_later_one(star: Star) -> None:
         [Path(name).name for name in names] for names in (listed.done, listed.pending, listed.skipped)
     ] == [*(["south", "east"], [], ["north"])]
     comment(star, "hq", "second")
-    star.settle()
+    star.sync()
     assert set(comments(star, "by_row").values()) == {"second"}
     for name in ARTICLES:
         tables = star.tables(name)
