@@ -381,7 +381,7 @@ def command(
     return make
 
 
-NUMBERS = ("BSN", "PARTITION", "VERSION")
+NUMBERS = ("BSN", "PARTITION", "CHANGE")
 """Kinds of positionals that are numbers."""
 
 

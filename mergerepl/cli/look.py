@@ -332,13 +332,13 @@ def alter_table(run: Invocation, table: str, ddl: str, publication: str | None, 
     name="skip",
     effect=WRITES,
     call="Replica.schema.skip",
-    takes="VERSION",
+    takes="CHANGE",
     options=("--undo", "--publication"),
 )
-def skip_schema(run: Invocation, version: int, undo: bool, publication: str | None) -> None:
+def skip_schema(run: Invocation, change: int, undo: bool, publication: str | None) -> None:
     """Let a subscriber leave out a schema change.
 
-    VERSION is the number that `schema list` shows; the subscriber, named by --at, must not have the change yet. A column
+    CHANGE is the number that `schema list` shows; the subscriber, named by --at, must not have the change yet. A column
     that is dropped stays there as the subscriber's own, and comments and defaults stay as they are. Other changes cannot be
     skipped. --undo takes the change again, or prints the statement to run there if sessions have passed it.
 
@@ -348,9 +348,9 @@ def skip_schema(run: Invocation, version: int, undo: bool, publication: str | No
     """
     run.place.of_type("merge", "schema")
     done = run.rehearse(
-        lambda: run.replica.schema.skip(version, undo=undo, publication=publication),
+        lambda: run.replica.schema.skip(change, undo=undo, publication=publication),
         {},
-        f"Schema change {version} would be {'taken again' if undo else 'skipped'}.",
+        f"Schema change {change} would be {'taken again' if undo else 'skipped'}.",
     )
     what = "takes again" if undo else "skips"
     said = [

@@ -32,7 +32,7 @@ BEFORE = [
 """The commands of the first grammar, with their options."""
 
 KINDS = {"REPLICA", "TABLE", "INSTANCE", "TABLE|INSTANCE", "CONSUMER", "ROOT", "DIR", "SHELL", "JOB"}
-IDS = {"ID", "SESSION", "XACT", "BSN", "LSN", "PARTITION", "VERSION"}
+IDS = {"ID", "SESSION", "XACT", "BSN", "LSN", "PARTITION", "CHANGE"}
 GENERAL = {"--file", "--json", "--log-format", "--quiet", "--verbose", "--version", "--help"}
 OBJECTS: dict[str, Any] = {
     "Project": Project,
