@@ -178,11 +178,15 @@ def _warn_of_statements(at: ArticleTable, window: "FeedWindow") -> None:
 def _refuse_own_steps(at: ArticleTable, window: "FeedWindow") -> None:
     """Check that no commit of the agent's own changed the columns: a session that died left it.
 
+    A mark that says that a user's wider type is the publisher's changes none: the definition was moved at the user's ALTER.
+
     Raises: SchemaMismatchError.
     """
+    changed = {each.version for each in window.schema.changes}
     for commit in window.commits:
         mark = commit.mark
-        if mark is not None and mark.replid == at.replid and SchemaStep.of(mark.step) is not None:
+        step = SchemaStep.of(mark.step) if mark is not None and mark.replid == at.replid else None
+        if step is not None and (step.what != SchemaStep.TYPE or commit.version in changed):
             raise changed_columns(at, "its columns are being changed", commit)
 
 
