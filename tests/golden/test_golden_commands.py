@@ -80,6 +80,7 @@ def test_merge(spark: SparkSession, transcript: Transcript) -> None:
     run("status -f elsewhere", code=2)
     run("schema list -f hq")
     run("schema alter customers -f hq --ddl 'ADD COLUMN remark STRING' --dry-run")
+    run("schema skip 1 -f hq --at north", code=2)
     transcript.compare("merge")
 
 
