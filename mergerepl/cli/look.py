@@ -292,7 +292,11 @@ def list_schema(run: Invocation, publication: str | None) -> None:
     """
     run.place.of_type("merge", "schema")
     found = run.replica.schema.list(publication=publication)
-    lines = [listing(found, _SCHEMA) if found else "There is no schema change."]
+    lines = [
+        listing(found, _SCHEMA)
+        if found
+        else "No schema change is recorded; `mergerepl capture` at the publisher records new ones."
+    ]
     run.output.reported({"schema": found}, lines)
 
 
