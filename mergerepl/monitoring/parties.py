@@ -76,7 +76,7 @@ def article_named(replica: Replica, name: str, publication: str | None) -> Publi
     if chosen:
         several = ", ".join(sorted(article.publication for article in chosen))
         raise ConfigurationError(
-            f"Several publications of '{replica.root}' have an article '{name}': {several}. Name one.",
+            f"Several publications of '{replica.root}' have an article '{name}': {several}. Name one with --publication.",
             replica=str(replica.root),
             article=name,
         )

@@ -77,7 +77,8 @@ REFUSED = {
     "RENAME COLUMN a TO B": "it has a column 'b'",
     "RENAME COLUMN a TO c": "no column mapping",
     "DROP COLUMN a": "no column mapping",
-    "ALTER COLUMN a TYPE BIGINT": "enableTypeWidening",
+    "ALTER COLUMN a TYPE BIGINT": "does not widen that to BIGINT",
+    "ALTER COLUMN id TYPE DECIMAL(20,0)": "enableTypeWidening",
 }
 
 

@@ -173,7 +173,8 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
         problem = ", not validated" if session.is_failed else ""
     waits = f", {counted(session.waiting, 'refused change')} waiting" if session.waiting else ""
     if session.status == "nothing_to_do":
-        return f"{who}: nothing to do{problem}{waits} ({took})."
+        done = f"schema changes: {'; '.join(session.schema)}" if session.schema else "nothing to do"
+        return f"{who}: {done}{problem}{waits} ({took})."
     words = {"planned": "planned, nothing was changed (--dry-run)", "succeeded": "synchronized"}
     parts = [f"{who}: {words.get(session.status, session.status)}"]
     if in_full:

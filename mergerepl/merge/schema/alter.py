@@ -14,7 +14,7 @@ from mergerepl.delta.feed.column_changes import ADD, DROP, RENAME, TYPE, ColumnC
 from mergerepl.delta.feed.window import FeedWindow, feed_window
 from mergerepl.delta.metadata import COMMENT, WIDENING_PROPERTY, TableMetadata
 from mergerepl.delta.tables import Commit, TableState, add_columns, alter_table, open_table
-from mergerepl.delta.types import Field, field, json_of
+from mergerepl.delta.types import Field, ddl_of, field, is_widening, json_of
 from mergerepl.errors import ConfigurationError, SchemaMismatchError, SchemaStoppedError
 from mergerepl.merge.capture.windows import filter_columns
 from mergerepl.merge.schema.down import recorded_since, skipped_changes, table_at
@@ -116,6 +116,10 @@ def _altered(
             f"it has no column mapping. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('delta.columnMapping.mode' = "
             "'name')"
         )
+    elif change.kind == TYPE and not is_widening(
+        has := ddl_of(columns[change.column.lower()]["type"]), change.new_type
+    ):
+        problem = f"column '{change.column}' is {has.upper()}, and Delta does not widen that to {change.new_type.upper()}"
     elif change.kind == TYPE and table.metadata.configuration.get(WIDENING_PROPERTY) != "true":
         problem = (
             f"its types stay. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('{WIDENING_PROPERTY}' = 'true')"
