@@ -53,7 +53,6 @@ from mergerepl.systables.transactional import (
     CONFLICTS,
     FOLDER,
     HISTORY,
-    QUEUED,
     HistoryRow,
     QueueRow,
     SubscriptionRow,
@@ -112,11 +111,6 @@ def redo_log(subscriber: Location, guid: str) -> RedoLog[QueuePlan]:
 def queue_app(guid: str) -> str:
     """Return the Delta transaction application of a subscription's edits at the publisher."""
     return f"mergerepl-queue-{guid}"
-
-
-def has_queue(row: SubscriptionRow) -> bool:
-    """Whether the subscriber of a subscription writes."""
-    return row.update_mode == QUEUED
 
 
 def may_have_edits(distributor: DistributionStore, subscription: SubscriptionRow) -> bool:
