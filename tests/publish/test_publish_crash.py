@@ -180,7 +180,7 @@ BETWEEN = RUNNING.index("initialise.after_metadata")
 @pytest.mark.parametrize(
     "points",
     [
-        pytest.param((RUNNING[2], *RUNNING[BETWEEN::5]), id="some"),
+        pytest.param((RUNNING[2], *RUNNING[BETWEEN::9]), id="some"),
         pytest.param(RUNNING, id="all", marks=pytest.mark.slow),
     ],
 )

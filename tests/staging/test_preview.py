@@ -42,6 +42,7 @@ def test_the_first_conflicts_by_key_are_shown(
     assert session.upload.conflicts == len(ids)
 
 
+@pytest.mark.slow
 def test_the_row_that_a_resolver_makes_is_shown(spark: SparkSession, replica_dir: Path) -> None:
     hub = Hub(replica_dir)
     hub.table("stock", {"id": [1], "quantity": [10], "note": ["a"]})

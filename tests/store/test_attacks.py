@@ -329,6 +329,7 @@ def carry_out(attack: Attack, seeds: list[int], rounds: int) -> None:
             put_back(attack, before)
 
 
+@pytest.mark.slow
 def test_an_attack_ends_equal_and_loses_nothing(attack: Attack) -> None:
     attack.names = ("orders",)
     attack.state(WHOLE)
