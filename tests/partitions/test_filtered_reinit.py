@@ -98,7 +98,7 @@ def check(hub: Hub) -> None:
 
 
 POINTS = [
-    *("capture.before_replinfo", "stage.before_manifest", "stage.after_manifest", "reinit.after_void"),
+    *("stage.before_manifest", "stage.after_manifest", "reinit.after_void"),
     *("subscriber.before_merge", "subscriber.after_merge", "run.after_contents"),
     *("bookkeeping.before_replinfo", "watermarks.before_publisher", "watermarks.after_publisher"),
 ]
