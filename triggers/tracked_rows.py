@@ -4,7 +4,6 @@ Merge session step: capture. Reads net changes and the metadata of their rows; w
 merge_replication.md 2.1 and 2.2.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
@@ -173,7 +172,7 @@ def _changed_columns(article: PublishedArticle, image: StructType) -> Column:
     """Return the fields that a change's writer set: those that differ, or all for an insert."""
     if not article.column_tracking:
         return F.lit(None).cast("array<string>")
-    every_column = _array(article.value_fields)
+    every_column = lineage.field_names(article.value_fields)
     differing = differing_columns(
         BEFORE, AFTER, image, zip(article.value_fields, article.value_fields, strict=True)
     )
@@ -185,17 +184,13 @@ def _published_row() -> Column:
     return F.when(F.col("known_lineage").isNull() & F.col(EXISTED), F.col(BEFORE))
 
 
-def _array(fields: Sequence[str]) -> Column:
-    return F.array(*(F.lit(field) for field in fields)).cast("array<string>")
-
-
 def _colv(version: Column, fields: tuple[str, ...]) -> Column:
     """Return colv1; a change on top of a version that was made under row tracking stamps every field of `fields`."""
     known, changed = F.coalesce("known_colv1", lineage.empty_colv()), F.col(CHANGED_COLUMNS)
     is_tracked = F.col(EXISTS) & changed.isNotNull()
     if fields:
-        is_by_row = F.col("known_lineage").isNotNull() & F.col("known_colv1").isNull()
-        changed = F.when(is_by_row, _array(fields)).otherwise(changed)
+        is_recorded = F.col("known_lineage").isNotNull()
+        changed = lineage.fields_to_stamp(is_recorded, F.col("known_colv1"), changed, fields)
     risen = lineage.with_columns_changed(known, changed, F.col(NICKNAME), version)
     return F.when(is_tracked, risen).otherwise(lineage.no_colv())
 

@@ -171,8 +171,7 @@ def fit_columns(
     misfits = list(_misfits(database, instance, state))
     if not misfits:
         return
-    can_widen = state.properties.get(WIDENING_PROPERTY, "").lower() == "true"
-    if not can_widen or any(each.change is None or not each.is_type for each in misfits):
+    if not state.widens_types or any(each.change is None or not each.is_type for each in misfits):
         named = (
             f"'{each.column}' is {each.present}, and the captured one is {each.wanted}" for each in misfits
         )
@@ -239,10 +238,7 @@ def _statements(state: TableState, misfits: list[Misfit]) -> list[str]:
         return []
     table = f"ALTER TABLE delta.{quote(str(state.path))}"
     properties = {}
-    if (
-        any(each.is_type for each in misfits)
-        and state.properties.get(WIDENING_PROPERTY, "").lower() != "true"
-    ):
+    if any(each.is_type for each in misfits) and not state.widens_types:
         properties[WIDENING_PROPERTY] = "true"
     if any(each.wanted == "timestamp_ntz" for each in misfits) and "timestampNtz" not in state.features:
         properties["delta.feature.timestampNtz"] = "supported"

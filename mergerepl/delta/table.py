@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.commits import Commit, commits, read_commit
 from mergerepl.delta.fences import number_of
 from mergerepl.delta.log import CHECKPOINT, LOG_FOLDER, head_version, log_actions, log_path
-from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetadata
+from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, WIDENING_PROPERTY, TableMetadata
 from mergerepl.delta.opened import OpenedTable, kept_table, open_or_reuse
 from mergerepl.delta.own_log import last_transaction, transactions_of
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
@@ -128,6 +128,11 @@ class TableState:
     def has_type_widening(self) -> bool:
         """Whether a column can have, or has, a wider type than some files."""
         return any(name.startswith("typeWidening") for name in self.features)
+
+    @property
+    def widens_types(self) -> bool:
+        """Whether ALTER TABLE may give a column a wider type."""
+        return self.properties.get(WIDENING_PROPERTY, "").lower() == "true"
 
     @property
     def written_columns(self) -> list[str]:

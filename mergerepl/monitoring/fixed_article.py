@@ -125,7 +125,7 @@ class FixedArticle:
         """Return the publisher's rows that the subscriber should have."""
         from mergerepl.changes import ROW
         from mergerepl.frames import F
-        from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows
+        from mergerepl.merge.partitions.membership import base_rows, subscribed_rows
         from mergerepl.rows.images import stored_image
 
         end, article = self.ends[PUBLISHER], self.articles[PUBLISHER]
@@ -141,16 +141,10 @@ class FixedArticle:
             rows = _few_rows(end.replica.table(of), versions[of.nickname], of)
             return rows.select(stored_image(of).alias(ROW))
 
-        groups = [group for group in publication.groups if group.partition_id == end.other.partition_id]
-        found = partition_rows(
-            publication,
-            group_rows(spark, groups),
-            few if is_in_process() else base_rows(spark, end.replica, articles, versions),
-            kept,
-            [article.name],
-        )
+        base = few if is_in_process() else base_rows(spark, end.replica, articles, versions)
+        found = subscribed_rows(spark, publication, end.other.partition_id, base, article.name, kept)
         names = zip(article.fields, article.columns, strict=True)
-        return found[article.name].select(*(F.col(f"{ROW}.{f}").alias(name) for f, name in names))
+        return found.select(*(F.col(f"{ROW}.{f}").alias(name) for f, name in names))
 
 
 def _session() -> "SparkSession":

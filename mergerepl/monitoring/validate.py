@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROWCOUNT, TOUCHED = "rowcount", "touched"
+ROWCOUNT = "rowcount"
 
 _AT_ONCE = 2
 """Comparisons run side by side: one keeps two cores busy only in part."""

@@ -1,5 +1,6 @@
 """Lineage and colv1 as Spark column expressions, by the rules of `lineage_value`; a property test ties the two."""
 
+from collections.abc import Iterable
 from functools import partial, reduce
 from operator import and_
 
@@ -131,6 +132,19 @@ def is_covered(column_version: Column, known: Column, *, floor: int | Column) ->
         version_of(known, column_version["nickname"]), F.lit(floor).cast("bigint")
     )
     return F.coalesce(included, F.lit(True))
+
+
+def field_names(fields: Iterable[str]) -> Column:
+    """Return fields of colv1 as an array."""
+    return F.array(*(F.lit(field) for field in fields)).cast("array<string>")
+
+
+def fields_to_stamp(is_recorded: Column, colv: Column, changed: Column, every: Iterable[str]) -> Column:
+    """Return the fields of colv1 that a change sets: `changed`, or all on top of a version that has no colv1.
+
+    Such a version (`is_recorded`) was made under row tracking. (decisions/0133)
+    """
+    return F.when(is_recorded & colv.isNull(), field_names(every)).otherwise(changed)
 
 
 def with_columns_changed(colv: Column, changed: Column, nickname: Column, version: Column) -> Column:

@@ -101,7 +101,7 @@ def following(table: TableState, before: Shape, after: Shape, left: Collection[s
         is_wider = "<" not in wanted and fits(has, json_of(wanted))
         if not is_wider or not old:
             raise CannotFollowError(f"column {name} is another type there than {types[name].upper()}")
-        if table.properties.get(WIDENING_PROPERTY, "false").lower() != "true":
+        if not table.widens_types:
             remedy = f"{alter} SET TBLPROPERTIES ('{WIDENING_PROPERTY}' = 'true')"
             raise CannotFollowError(f"column {name} is {types[name].upper()} now", remedy)
         found.append(f"{alter} ALTER COLUMN {quote(name)} TYPE {types[name].upper()}")

@@ -136,12 +136,14 @@ def merge_article(choice: EngineChoice, side: Side, work: ArticleWork) -> Commit
     types = {each["name"]: ddl_of(each["type"]) for each in table.fields}
     is_plain = not table.has_column_mapping and not table.has_type_widening
     is_same = is_plain and all(types.get(n) == t for n, t in zip(article.columns, article.types, strict=True))
-    first = iter([is_same])
+    is_known = is_same
 
     def check() -> None:
-        # After another writer's commit the table may have other columns.
-        if not next(first, False):
+        nonlocal is_known
+        if not is_known:
             _check_columns(side, work, table)
+        # After another writer's commit the table may have other columns.
+        is_known = False
 
     commit = merge_rows(
         lambda: choice.spark,

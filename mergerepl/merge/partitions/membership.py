@@ -379,22 +379,15 @@ def _field(article: PublishedArticle, column: str) -> str:
 
 def subscribed_rows(
     spark: SparkSession,
-    replica: Replica,
     publication: FilteredPublication,
     partition_id: int | None,
-    versions: Mapping[int, int],
+    base: Base,
     name: str,
     kept: Kept,
 ) -> DataFrame:
-    """Return the rows (`row`) of an article that a subscriber of a partition should have at these versions."""
-    found = partition_rows(
-        publication,
-        group_rows(spark, [group for group in publication.groups if group.partition_id == partition_id]),
-        base_rows(spark, replica, publication.articles, versions),
-        kept,
-        [name],
-    )
-    return found[name]
+    """Return the rows (`row`) of an article that a subscriber of a partition should have."""
+    groups = [group for group in publication.groups if group.partition_id == partition_id]
+    return partition_rows(publication, group_rows(spark, groups), base, kept, [name])[name]
 
 
 def partition_rows(

@@ -41,7 +41,7 @@ from mergerepl.changes import (
 from mergerepl.delta.tables import open_table, read_columns
 from mergerepl.frames import Column
 from mergerepl.merge.partitions.filtered import FilteredPublication
-from mergerepl.merge.partitions.membership import subscribed_rows, with_rowguid
+from mergerepl.merge.partitions.membership import base_rows, subscribed_rows, with_rowguid
 from mergerepl.merge.partitions.versions import published_state
 from mergerepl.merge.repair.differing import compared, refuse_duplicates, with_images, without_equal
 from mergerepl.merge.session.sides import SideState
@@ -179,17 +179,9 @@ def decided_rows(spark: SparkSession, of: ReinitArticle, kept: Kept) -> DataFram
 def _seen(spark: SparkSession, of: ReinitArticle, publication: FilteredPublication, kept: Kept) -> DataFrame:
     """Return the publisher's rows of the subscriber's partition, as images; kept in memory."""
     publisher = of.sides[PUBLISHER]
-    return kept.keep(
-        subscribed_rows(
-            spark,
-            publisher.replica,
-            publication,
-            publisher.other.partition_id,
-            publisher.info.captured,
-            of.article.name,
-            kept,
-        )
-    )
+    base = base_rows(spark, publisher.replica, publication.articles, publisher.info.captured)
+    partition_id = publisher.other.partition_id
+    return kept.keep(subscribed_rows(spark, publication, partition_id, base, of.article.name, kept))
 
 
 def _known_here(known: DataFrame, seen: DataFrame, images: DataFrame, article: PublishedArticle) -> DataFrame:
@@ -255,7 +247,8 @@ def deletes_outside(spark: SparkSession, of: ReinitArticle, rows: DataFrame, kep
 def publishers_rows(of: ReinitArticle, rows: DataFrame) -> DataFrame:
     """Return RESOLVED of decided rows that the subscriber gets from the publisher.
 
-    One that keeps its rows gets the version of each row that both have, so that its next change of it is no conflict.
+    A subscriber that keeps its rows gets the version of each row that both have, so that its next change of the row does
+    not conflict.
     """
     kind = F.col("kind")
     gone = F.lit(Action.DELETE.value)
@@ -411,7 +404,7 @@ def _changed(rows: DataFrame, article: PublishedArticle) -> Column:
     if not article.column_tracking:
         return F.lit(None).cast("array<string>")
     names = zip(article.value_fields, article.value_fields, strict=True)
-    every = F.array(*(F.lit(field) for field in article.value_fields)).cast("array<string>")
+    every = lineage.field_names(article.value_fields)
     differ = differing_columns("ours", "theirs", image_type(rows, "ours"), names)
     return F.when(F.col("kind") == DIFFERENT, differ).otherwise(every)
 
@@ -419,9 +412,7 @@ def _changed(rows: DataFrame, article: PublishedArticle) -> Column:
 def _stamped(colv: Column, article: PublishedArticle, nickname: int, version: int, is_gone: Column) -> Column:
     if not article.column_tracking:
         return lineage.no_colv()
-    # On top of a version that was made under row tracking, every column.
-    every = F.array(*(F.lit(field) for field in article.value_fields)).cast("array<string>")
-    fields = F.when(colv.isNull(), every).otherwise(F.col("changed"))
+    fields = lineage.fields_to_stamp(F.lit(True), colv, F.col("changed"), article.value_fields)
     changed = lineage.with_columns_changed(
         F.coalesce(colv, lineage.empty_colv()), fields, F.lit(nickname), F.lit(version)
     )

@@ -100,9 +100,10 @@ def stamped(rows: DataFrame, article: PublishedArticle, origin: Origin) -> DataF
     version = lineage.next_version(F.col("merged"), floor=origin.clock)
     nickname = F.lit(origin.nickname)
     is_live = ~F.col(DELETED)
-    # On top of a version that was made under row tracking, every column.
-    is_by_row = F.col(f"{OWN}.{LINEAGE}").isNotNull() & F.col(f"{OWN}.{COLV1}").isNull()
-    changed = F.when(is_by_row, all_columns(article)).otherwise(F.col(CHANGED_COLUMNS))
+    is_recorded = F.col(f"{OWN}.{LINEAGE}").isNotNull()
+    changed = lineage.fields_to_stamp(
+        is_recorded, F.col(f"{OWN}.{COLV1}"), F.col(CHANGED_COLUMNS), article.value_fields
+    )
     colv = lineage.with_columns_changed(
         F.coalesce(f"{OWN}.{COLV1}", lineage.empty_colv()), changed, nickname, version
     )
@@ -129,7 +130,7 @@ def all_columns(article: PublishedArticle) -> Column:
     """Return the fields of colv1 that a change of the whole row sets; NULL in a row-tracked article."""
     if not article.column_tracking:
         return F.lit(None).cast("array<string>")
-    return F.array(*(F.lit(field) for field in article.value_fields)).cast("array<string>")
+    return lineage.field_names(article.value_fields)
 
 
 def open_generations_of(

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.feed.column_changes import ADD, DROP, RENAME, TYPE, ColumnChange, clause
 from mergerepl.delta.feed.window import FeedWindow, feed_window
-from mergerepl.delta.metadata import COMMENT, WIDENING_PROPERTY, TableMetadata
+from mergerepl.delta.metadata import COMMENT, TableMetadata
 from mergerepl.delta.tables import Commit, TableState, add_columns, alter_table, open_table
 from mergerepl.delta.types import Field, ddl_of, field, is_widening, json_of
 from mergerepl.errors import ConfigurationError, SchemaMismatchError, SchemaStoppedError
-from mergerepl.merge.capture.windows import filter_columns
 from mergerepl.merge.schema.down import recorded_since, skipped_changes, table_at
-from mergerepl.merge.schema.follow import article_row
-from mergerepl.merge.schema.moves import Follower, Move
+from mergerepl.merge.schema.fixed_types import fixed_type
+from mergerepl.merge.schema.follow import follower_of
+from mergerepl.merge.schema.moves import Move, field_of
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.definition import Definition
 from mergerepl.model.schema_changes import FOLLOWS, NOT_ASKED, STOPS, AlterResult, SchemaAnswer
 from mergerepl.monitoring.parties import article_named, others, reachable
 from mergerepl.replica.replica import Replica, recording_jvm
@@ -30,7 +29,6 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-from triggers.schema_checks import ArticleTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,14 +114,13 @@ def _altered(
             f"it has no column mapping. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('delta.columnMapping.mode' = "
             "'name')"
         )
-    elif change.kind == TYPE and not is_widening(
-        has := ddl_of(columns[change.column.lower()]["type"]), change.new_type
-    ):
-        problem = f"column '{change.column}' is {has.upper()}, and Delta does not widen that to {change.new_type.upper()}"
-    elif change.kind == TYPE and table.metadata.configuration.get(WIDENING_PROPERTY) != "true":
+    elif change.kind == TYPE:
+        has, wanted = ddl_of(columns[change.column.lower()]["type"]), change.new_type
         problem = (
-            f"its types stay. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('{WIDENING_PROPERTY}' = 'true')"
+            f"column '{change.column}' is {has.upper()}, and Delta does not widen that to {wanted.upper()}"
         )
+        if is_widening(has, wanted):
+            problem = fixed_type(table, change.column, has, wanted, again="`mergerepl schema alter`")
     if problem is not None:
         raise SchemaMismatchError(
             f"Table '{table.path}' cannot take {clause(change)}: {problem}. Nothing was changed.",
@@ -154,7 +151,7 @@ def _new_column(change: ColumnChange) -> Field:
 def _planned_window(
     publisher: Replica, article: PublishedArticle, table: TableState, altered: TableMetadata
 ) -> FeedWindow:
-    """Return what a capture has before it once the table is altered."""
+    """Return the window of a capture after the table is altered."""
     position = captured_position(publisher, article, publisher.info())
     window = feed_window(table.path, position)
     number = table.version + 1
@@ -167,17 +164,16 @@ def _move(publisher: Replica, article: PublishedArticle, window: FeedWindow) -> 
 
     Raises: SchemaMismatchError if it makes none, or another one first.
     """
-    row, replid = article_row(publisher, article.nickname), publisher.info().replid
-    at = ArticleTable(article, publisher.root, replid, True)
-    follower = Follower(
-        at, row.definitions[article.version], row.definitions, filter_columns(publisher, article)
+    move = (
+        None
+        if window.unreadable is not None
+        else follower_of(publisher, article, publisher.info()).next_move(window)
     )
-    move = None if window.unreadable is not None else follower.next_move(window)
     if move is not None and move.through == window.through_version_inclusive:
         return move
     why = (
         "it does not travel: it would stop the article, or concerns no published column. See `columns:` in the file and "
-        "docs/merge.md"
+        "docs/errors.md"
         if move is None
         else "other changes of its columns wait for a session. Run `mergerepl sync`, then this again"
     )
@@ -193,11 +189,7 @@ def _answers(
     publisher: Replica, article: PublishedArticle, move: Move, altered: TableState
 ) -> Iterator[SchemaAnswer]:
     """Yield whether each subscriber can follow a move of the publisher's definition."""
-    row = article_row(publisher, article.nickname)
-    planned = {
-        (each.field if each.field is not None else _number(move.definition, each.new_name), each.kind)
-        for each in move.changes
-    }
+    planned = {(field_of(each, move.definition), each.kind) for each in move.changes}
     for relation in others(publisher, article.pubid):
         root = relation.subscriber_server
         subscriber = reachable(root, relation.replid)
@@ -210,7 +202,7 @@ def _answers(
                 article.publication, root, NOT_ASKED, reason="it does not have the article yet"
             )
             continue
-        changed = recorded_since(publisher, row.artid, there.root_version) | planned
+        changed = recorded_since(publisher, article.artid, there.root_version) | planned
         skipped = skipped_changes(publisher, subscriber, there)
         try:
             steps = table_at(subscriber, there, move.definition, altered, changed, skipped).steps()
@@ -219,10 +211,6 @@ def _answers(
             continue
         statements = tuple(each.statement for each in steps if each.statement)
         yield SchemaAnswer(article.publication, root, FOLLOWS, statements)
-
-
-def _number(definition: Definition, name: str) -> int | None:
-    return next((each.number for each in definition.fields if each.name == name), None)
 
 
 def _write(publisher: Replica, table: TableState, change: ColumnChange) -> None:

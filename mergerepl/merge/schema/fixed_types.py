@@ -1,4 +1,4 @@
-"""Why a column of a subscriber's table cannot get the publisher's wider type, with what ends that. Pure on its metadata."""
+"""The reasons for which a column of a table cannot get a wider type, each with its remedy. Pure on the metadata."""
 
 import re
 
@@ -8,28 +8,32 @@ from mergerepl.delta.types import field, is_widening, json_of
 from mergerepl.rows.sql import quote
 
 
-def fixed_type(table: TableState, name: str, has: str, wanted: str) -> str | None:
-    """Return why a column cannot get a type, with what ends that; None if it can."""
+def fixed_type(
+    table: TableState, name: str, has: str, wanted: str, *, again: str = "`mergerepl sync`"
+) -> str | None:
+    """Return the reason for which a column cannot get a type, with its remedy; None if it can.
+
+    `again` is the command to run after the remedy.
+    """
     text_of_table = f"delta.{quote(str(table.path))}"
     if not is_widening(has, wanted):
         return (
             f"it is {has.upper()} in table '{table.path}'. Take that back there with RESTORE TABLE, which takes "
-            "back all later changes of the table, too, then run `mergerepl sync` again"
+            f"back all later changes of the table, too, then run {again} again"
         )
-    widens = table.properties.get(WIDENING_PROPERTY, "").lower() == "true"
-    properties = {} if widens else {WIDENING_PROPERTY: "true"}
+    properties = {} if table.widens_types else {WIDENING_PROPERTY: "true"}
     for feature in missing_features(table, [field(name, json_of(wanted))]):
         properties[f"delta.feature.{feature}"] = "supported"
     if properties:
         pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
         return (
             f"table '{table.path}' keeps its types. Run ALTER TABLE {text_of_table} SET TBLPROPERTIES ({pairs}), after "
-            "which deltalake cannot write it, then run `mergerepl sync` again"
+            f"which deltalake cannot write it, then run {again} again"
         )
     if name in table.metadata.partition_columns:
         return (
             f"table '{table.path}' is partitioned by it. Replace the table by one with that type (CREATE OR "
-            "REPLACE TABLE … AS SELECT), then run `mergerepl sync` again"
+            f"REPLACE TABLE … AS SELECT), then run {again} again"
         )
     named = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
     for property_, text in table.properties.items():
@@ -37,12 +41,12 @@ def fixed_type(table: TableState, name: str, has: str, wanted: str) -> str | Non
             constraint = property_.removeprefix(CONSTRAINT_PREFIX)
             return (
                 f"constraint {constraint} of table '{table.path}' names it, CHECK ({text}). Run ALTER TABLE "
-                f"{text_of_table} DROP CONSTRAINT {quote(constraint)}, then run `mergerepl sync` again, then add it again"
+                f"{text_of_table} DROP CONSTRAINT {quote(constraint)}, then run {again} again, then add it again"
             )
     for computed, text in table.generated_columns.items():
         if named.search(text):
             return (
                 f"column '{computed}' of table '{table.path}' is computed from it, as ({text}): Delta gives it no "
-                "other type. Replace the table by one without that column, then run `mergerepl sync` again"
+                f"other type. Replace the table by one without that column, then run {again} again"
             )
     return None

@@ -22,7 +22,7 @@ from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder, RowCounts
 from mergerepl.merge.capture.windows import article_window, filter_columns, windows_beside
-from mergerepl.merge.schema.moves import Follower, Move
+from mergerepl.merge.schema.moves import Follower, Move, field_of
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import FIRST_VERSION, Definition
 from mergerepl.publish.system_tables import add_definition_columns
@@ -65,6 +65,13 @@ def article_row(replica: Replica, nickname: int) -> ArticleRow:
     return next(row for row in replica.control.rows(catalog.ARTICLES) if row.nickname == nickname)
 
 
+def follower_of(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> Follower:
+    """Return the follower that finds the moves of an article's definition at a replica."""
+    row = article_row(replica, article.nickname)
+    at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
+    return Follower(at, row.definitions[article.version], row.definitions, filter_columns(replica, article))
+
+
 def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
     """Make the next move of one article; None without one."""
     replica = recorder.replica.reread()
@@ -80,8 +87,7 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
         return RowCounts()
     row = article_row(replica, nickname)
     definition = row.definitions[article.version]
-    filtered = filter_columns(replica, article)
-    move = Follower(at, definition, row.definitions, filtered).next_move(window)
+    move = follower_of(replica, article, info).next_move(window)
     if move is None:
         if _lacks_feed(window):
             check_captured_table(at, window)
@@ -238,11 +244,9 @@ def _record_change(
 
 
 def _stated(change: ColumnChange, after: Definition) -> dict[str, object]:
-    numbers = {field.name: field.number for field in after.fields}
-    number = change.field if change.field is not None else numbers.get(change.new_name)
     stated = {
         "what": change.kind,
-        "field": number,
+        "field": field_of(change, after),
         "column": change.column,
         "name": change.new_name if change.kind == ADD or change.new_name != change.column else "",
         "type": change.new_type,

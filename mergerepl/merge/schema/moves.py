@@ -356,6 +356,13 @@ def _unlike(former: Iterable[PublishedField], field: PublishedField) -> list[str
     return [each for each in types if each != field.type and not is_widening(each, field.type)]
 
 
+def field_of(change: ColumnChange, after: Definition) -> int | None:
+    """Return the number of the field that a change concerns, in the definition that it leads to; None without one."""
+    if change.field is not None:
+        return change.field
+    return next((each.number for each in after.fields if each.name == change.new_name), None)
+
+
 def published_field(number: int, column: Field) -> PublishedField:
     """Return a field as a column of a table's metadata states it."""
     metadata = column["metadata"]

@@ -17,6 +17,7 @@ from mergerepl.delta.feed.column_changes import (
     REPLACE,
     RESTORE,
     TRACKING,
+    TYPE,
 )
 from mergerepl.delta.tables import open_table
 from mergerepl.errors import ConfigurationError, OutOfReachError
@@ -38,7 +39,7 @@ from mergerepl.systables.catalog import SchemaChangeRow, SubscriptionRow
 
 _SKIPPED = (DROP, COMMENT, DEFAULT)
 _OF_ROWS = (REPLACE, RESTORE)
-"""Changes beside the columns': their rows travel as changes of rows."""
+"""Changes of the whole table: their rows travel as changes of rows."""
 
 _REASONS = {
     ADD: "rows that arrive have values of the new column, which the subscriber has to keep. If its table has a column of "
@@ -46,8 +47,12 @@ _REASONS = {
     RENAME: "the column would have two names. Switch on column mapping in the subscriber's table, and it follows",
     NULLABILITY: "rows with NULL would be refused there",
     TRACKING: "both sides decide conflicts in the same way",
+    TYPE: "later values would be cut",
 }
-_TYPE_REASON = "later values would be cut"
+_UNRECORDED = (
+    "is not recorded. `mergerepl schema list` has the numbers; `mergerepl capture` at the publisher records what its "
+    "tables have"
+)
 _NOTHING = "Nothing was changed."
 
 
@@ -63,7 +68,9 @@ def skip_change(root: Location, version: int, *, publication: str | None, undo: 
         subscriber, publisher = replica.reread(), publisher.reread()
         refuse_copies(publisher, subscriber)
         relation = next(row for row in subscriber.relations(relation.pubid) if row.subid == relation.subid)
-        change = _change(publisher, relation, version)
+        change = _recorded(publisher, relation, version)
+        if change is None:
+            raise _refused(root, version, _UNRECORDED)
         article = next((each for each in subscriber.articles if each.artid == change.artid), None)
         if article is None:
             raise _refused(root, version, "is of a table that it does not have")
@@ -126,28 +133,18 @@ def _publisher_of(replica: Replica, version: int, publication: str | None) -> tu
                 "Run again when it is back.",
                 replica=row.subscriber_server,
             )
-        if any(
-            each.pubid == row.pubid and each.schemaversion == version for each in publisher.schema_changes()
-        ):
+        if _recorded(publisher, row, version) is not None:
             found.append((row, publisher))
     if not found:
-        raise _refused(
-            replica.root,
-            version,
-            "is not recorded. `mergerepl schema list` has the numbers; `mergerepl capture` at the publisher records what "
-            "its tables have",
-        )
+        raise _refused(replica.root, version, _UNRECORDED)
     if len(found) > 1:
         raise _refused(replica.root, version, "is one of several publications: name one with --publication")
     return found[0]
 
 
-def _change(publisher: Replica, relation: SubscriptionRow, version: int) -> SchemaChangeRow:
-    return next(
-        each
-        for each in publisher.schema_changes()
-        if each.pubid == relation.pubid and each.schemaversion == version
-    )
+def _recorded(publisher: Replica, relation: SubscriptionRow, version: int) -> SchemaChangeRow | None:
+    rows = (row for row in publisher.schema_changes() if row.pubid == relation.pubid)
+    return next((row for row in rows if row.schemaversion == version), None)
 
 
 def _require_skippable(root: Location, version: int, change: SchemaChangeRow, *, has_passed: bool) -> None:
@@ -157,9 +154,7 @@ def _require_skippable(root: Location, version: int, change: SchemaChangeRow, *,
     for kind in kinds:
         if kind not in (*_SKIPPED, *_OF_ROWS):
             words = ", ".join(words_of(change))
-            raise _refused(
-                root, version, f"({words}) cannot be skipped, because {_REASONS.get(kind, _TYPE_REASON)}"
-            )
+            raise _refused(root, version, f"({words}) cannot be skipped, because {_REASONS[kind]}")
     if not {*kinds} & {*_SKIPPED}:
         raise _refused(root, version, f"({', '.join(words_of(change))}) changes no column")
 
@@ -181,7 +176,7 @@ def _refused(root: Location, version: int, why: str) -> ConfigurationError:
 def _statements(
     publisher: Replica, subscriber: Replica, article: PublishedArticle, change: SchemaChangeRow
 ) -> Iterator[str]:
-    """Yield what brings a subscriber's table to a skipped change that its sessions have passed."""
+    """Yield the statements that bring a subscriber's table to a skipped change that its sessions have passed."""
     table = open_table(subscriber.table(article))
     theirs = article_row(publisher, article.nickname).definitions
     target = theirs[publisher.info().article_versions.get(article.nickname, 1)]

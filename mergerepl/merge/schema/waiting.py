@@ -37,17 +37,11 @@ def unfollowed_changes(
         return ()
     if window.is_older or window.is_another_commit or not replica.publishes(article.pubid):
         return ()
-    from mergerepl.merge.capture.windows import filter_columns
-    from mergerepl.merge.schema.follow import article_row
+    from mergerepl.merge.schema.follow import follower_of
     from mergerepl.merge.schema.listing import change_in_words
-    from mergerepl.merge.schema.moves import Follower
-    from triggers.schema_checks import ArticleTable
 
     try:
-        row = article_row(replica, article.nickname)
-        at = ArticleTable(article, replica.root, info.replid, True)
-        definition = row.definitions[article.version]
-        move = Follower(at, definition, row.definitions, filter_columns(replica, article)).next_move(window)
+        move = follower_of(replica, article, info).next_move(window)
     except MergeReplError:
         return ()
     return () if move is None else tuple(map(change_in_words, move.changes))
