@@ -162,8 +162,8 @@ class ConflictRecord:
     with the winning change; other replicas may have made the changes. `conflict_columns`: columns with different values
     at the two sides and, if tracked by column, changed at both; empty if one side had deleted the row. `resolver`
     decided, and computed the values of `made_columns` in the winning row; `note` is its remark on them. `status`:
-    `open` or `settled`; `resolution` has the details. If the article is no longer published (`is_published`), only the
-    losing row is shown.
+    `open` or `settled`; `resolution` has the details, None if none are known, as of a refused change that no longer
+    waits. If the article is no longer published (`is_published`), only the losing row is shown.
     """
 
     conflict_id: str

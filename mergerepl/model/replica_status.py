@@ -62,6 +62,7 @@ class SubscriptionStatus(Relation):
 
     `sentgen` and `recgen` are the last generations sent to the other end (numbers of this replica) and received
     from it (numbers of the other end); `unsent_generations` counts those with changes that have not been sent.
+    `last_sync_summary` has the reason of a failure. After a failure a session with nothing to do is the last one, too.
     `subscriber_type` is server or client; `priority` is 0.00 to 99.99. `partition_id` is the partition of the subscriber
     in a publication with row filters, at the publisher. `through` and `knows` are the versions up to which the subscriber's
     changes have arrived, and up to which it knows all changes: the lowest ones hold metadata back. `last_sync_error` is the
@@ -121,7 +122,14 @@ class ReplicaStatus:
 class SessionRecord:
     """One row of MSmerge_sessions with its articles and messages, newest first in lists.
 
-    Of one that failed, `error_class` is the class of the error and `phase` the step: recover, capture, stage, apply.
+    A failure that repeats with the same reason has one record. A copy of a replica, and a replica whose system tables were
+    edited, record nothing.
+
+    Attributes:
+        runstatus: `succeeded`; `idle` (an agent's rounds with nothing to do, one record an hour); `failed` (it failed, the
+            other end was out of reach, or articles were left out: `messages` has the reason).
+        error_class: Class of the error of a failed session.
+        phase: Step in which it failed: recover, capture, stage, apply.
     """
 
     session_id: str

@@ -68,6 +68,8 @@ class ArticleValidation:
     name, `subscriber` is its root. `partition_id` is the partition of the publisher's rows that a filtered article was
     compared with; `publisher_rows` are its rows and those that every subscriber has. An article that `may_differ`
     (`upload_only`) is counted and not compared. `not_compared` names columns and kinds of rows that cannot be compared.
+    `examples` are the first differing rows. `error`: why it was not compared (all numbers are 0), or why every sync
+    refuses it.
     """
 
     article: str
@@ -164,11 +166,23 @@ class GivenUp:
 class SessionResult(HtmlResult):
     """One merge session (one subscription).
 
-    A successful session whose validation failed to run keeps its status and counts, and has an `error`. So has one in
-    which some articles were `refused` while the others went on. `waiting` changes stay at their source because the
-    other side's table refuses them. `fallbacks`: table -> why Spark read or wrote it, though its rows were few.
-    `uncaptured_commits`: those that a run would read first, in a dry run of a transactional subscription. `schema`: the
-    schema changes of the publisher that the session brought to the subscriber before rows.
+    A dry run plans each subscription against the publisher as it is now; some of the planned changes may turn out to be
+    there already.
+
+    Attributes:
+        status: `planned` by a dry run, `given_up` by `abort`.
+        upload: Rows changed at the publisher, and conflicts met; of a dry run those to come.
+        recovered: Interrupted sessions that were finished first.
+        late_changes: User changes that landed during the session and travel next time.
+        conflicts: Of a dry run, the first 100 conflicts to come of each article; `articles` counts all.
+        error: Why it failed. A session that succeeded has one if articles were `refused` or it could not be validated;
+            `articles` in it has an object for each of several refused articles.
+        refused: Articles that could not go on while the others did.
+        waiting: Changes that stay at their source because the other side's table refuses them.
+        fallbacks: Sentences, one for each table or row filter: why Spark read or wrote it, though its rows were few and
+            `engine` is `auto`.
+        uncaptured_commits: Commits that a run would read first, in a dry run of a transactional subscription.
+        schema: Schema changes of the publisher that the session brought before rows, as `table: change`.
     """
 
     publication: str

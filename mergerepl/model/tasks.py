@@ -121,7 +121,7 @@ class Run:
     """A session, batch, scan or transaction that ran, or an error that stopped one.
 
     Attributes:
-        kind: session (merge), batch or skip (transactional), scan (cdc), transaction (tracking), error.
+        kind: session (merge), batch or skip (transactional), scan or notice (cdc), transaction (tracking), error.
         id: What names it in its product: session id, LSN, number.
         replica: The folder that recorded it; `subscriber` is the other end, empty for cdc and tracking.
         status: succeeded, failed, in progress and the like.
@@ -149,7 +149,8 @@ class Captured:
     """New changes that `capture` recorded at one folder.
 
     `changes` are rows (merge, cdc) or commands (transactional). `paused`: path of a table that cannot be read on to the
-    reason. `details` is the product's own result. `error`: why nothing could be recorded.
+    reason. `details` is the product's own result. `error`: why nothing could be recorded. The log of a folder that is
+    published transactionally and captured is read once: one result for both.
     """
 
     type: str
@@ -187,8 +188,8 @@ class ValidationResult(HtmlResult):
 class Removed:
     """The rows that `cleanup` removed of one kind: metadata and conflicts (merge), commands (transactional), changes (cdc).
 
-    `what` is the system table, the conflict log, the publication store or the capture instance; `error` why it could not be
-    cleaned, `note` why nothing of it is.
+    `kind` is metadata, conflicts, history, commands, transactions or changes. `what` is the system table, the conflict log,
+    the publication store or the capture instance; `error` why it could not be cleaned, `note` why nothing of it is.
     """
 
     type: str

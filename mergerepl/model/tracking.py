@@ -69,7 +69,9 @@ class TrackedTable:
 
     name: str
     options: TrackingOptions
+    """1 insert, 2 update, 4 delete, added up."""
     key_type: TrackingKeyType
+    """1 key columns, 2 a GUID column."""
     key: tuple[str, ...]
     key_types: tuple[str, ...]
     """The types of the key's columns (Spark DDL), which determine the packing of their values; `guid` for a GUID column."""

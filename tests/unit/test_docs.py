@@ -1,10 +1,8 @@
 """The pages say what the code does: generated where possible, guarded where not."""
 
 import ast
-import inspect
 import json
 import re
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from mergerepl import errors
 from mergerepl.cli.main import COMMANDS
 from mergerepl.config.problems import models_in
 from mergerepl.config.schema import MODELS
-from mergerepl.model import replica_status, results
 from mergerepl.model.refused_pairs import REFUSED
 from tests import project_files as config
 from tests.commands_of_docs import NOT_TYPED, PLAYED, blocks, commands
@@ -82,15 +79,45 @@ def test_every_command_that_reports_has_its_json_described():
     assert {"conflicts list", "conflicts show"} <= described
 
 
-def test_every_field_of_a_result_is_described():
-    described = set(re.findall(r"\w+", read("cli-json.md")))
-    kinds = [
-        kind
-        for module in (results, replica_status)
-        for _, kind in inspect.getmembers(module, inspect.isclass)
-        if kind.__module__ == module.__name__
-    ]
-    assert {field.name for kind in kinds for field in fields(kind)} - described == set()
+def test_the_json_reference_is_what_the_results_say():
+    assert read("cli-json.md") == script("json_reference").page(), "run: python scripts/json_reference.py"
+
+
+def undescribed(made, value, types):
+    """Yield the keys of an object, and of those in it, that none of some types has."""
+    if isinstance(value, list):
+        for each in value:
+            yield from undescribed(made, each, types)
+    if not isinstance(value, dict) or not types:
+        return
+    keys = {}
+    for kind in types:
+        for name, annotation in (kind.types if isinstance(kind, made.Keys) else made.types_of(kind)).items():
+            keys.setdefault(name, set()).update(made.named(annotation))
+    yield from sorted(set(value) - set(keys))
+    for name, part in value.items():
+        yield from undescribed(made, part, keys.get(name, ()))
+
+
+@pytest.mark.parametrize("product", ["cdc", "merge", "options", "tracking", "transactional"])
+def test_every_key_that_a_command_prints_is_described(product):
+    made = script("json_reference")
+    unknown = set()
+    for printed in (
+        (ROOT / "tests" / "golden" / f"{product}.txt").read_text(encoding="utf-8").split("$ mergerepl ")[1:]
+    ):
+        words, found = printed.split()[:2], re.search(r"^\{.*", printed, re.MULTILINE | re.DOTALL)
+        command = next((each for each in (" ".join(words), words[0]) if each in made.RESULTS), None)
+        if found is None or command is None or "--dry-run" in printed.partition("\n")[0]:
+            continue
+        value, _ = json.JSONDecoder().raw_decode(re.sub(r": <\w+>", ": 0", found[0]))
+        entries = made.RESULTS[command].items()
+        kinds = [each for of, each in entries if words[1] in re.findall(r"\w+", of)] or [
+            each for _, each in entries
+        ]
+        kinds += made.RESULTS["sync"].values() if command == "abort" else ()
+        unknown |= {(command, name) for name in undescribed(made, value, kinds)}
+    assert unknown == set()
 
 
 def test_every_command_of_a_page_is_typed_by_a_test():
