@@ -402,7 +402,7 @@ def reinit(
     names: list[str] = []
     articles: list[Reinit] = []
     if targets:
-        from mergerepl.merge.reinit.reinit import ReinitTerms
+        from mergerepl.merge.reinit.unsent import ReinitTerms
         from mergerepl.products import merge
 
         terms = ReinitTerms(upload_first, discard_local, tables, dry_run)

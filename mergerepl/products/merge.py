@@ -33,7 +33,7 @@ from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
-    from mergerepl.merge.reinit.reinit import ReinitTerms
+    from mergerepl.merge.reinit.unsent import ReinitTerms
     from mergerepl.merge.repair.repair import RepairTerms
     from mergerepl.monitoring.pending import SchemaChanges
 
@@ -76,7 +76,8 @@ def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyR
         def reinitialise(
             self, publication: Publication, subscriber: Location, tables: Sequence[str], progress: Progress
         ) -> None:
-            from mergerepl.merge.reinit.reinit import ReinitTerms, reinitialise_held
+            from mergerepl.merge.reinit.reinit import reinitialise_held
+            from mergerepl.merge.reinit.unsent import ReinitTerms
 
             publisher = Location.of(publication.publisher)
             target = Target(publisher, subscriber, publication.name, publication.engine)

@@ -14,7 +14,7 @@ from mergerepl import Project
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import head_version
 from mergerepl.errors import ConfigurationError, EnumerationError, PublicationError
-from mergerepl.merge.reinit import decisions, reinit
+from mergerepl.merge.reinit import decisions, outcome
 from mergerepl.merge.repair.differing import without_equal
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.replica.replica import Replica
@@ -134,7 +134,7 @@ def test_inv_38_what_was_not_sent_goes_up_and_late_writes_are_decided(hub: Hub, 
         edit_by_delta_rs(at_north, "update t set note = 'late' where id = 8")
 
     for point in points:
-        with dies(point), writing_late(late, of=reinit):
+        with dies(point), writing_late(late, of=outcome):
             project(hub).reinit("north", upload_first=True)
     is_late = rows(hub, "north")[8] == ("late", 8)
     if unfinished_sessions(Replica(hub.root("hq")).staging):

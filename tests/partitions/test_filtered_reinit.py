@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import Project
 from mergerepl.errors import PublicationError
-from mergerepl.merge.reinit import reinit
+from mergerepl.merge.reinit import outcome
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import unfinished_sessions
 from mergerepl.systables import catalog
@@ -162,7 +162,7 @@ def test_what_was_not_sent_is_refused_or_exported_and_late_writes_go_up(hub: Hub
         update(hub, "north", "customers", 1, a="late")
         insert(hub, "north", "orders", {"id": 71, "customer": 1, "a": "late"})
 
-    with writing_late(late, of=reinit):
+    with writing_late(late, of=outcome):
         done = project(hub).reinit("north", discard_local=True).articles
     assert {each.article: each.unsent for each in done} == {"customers": 2, "orders": 1, "items": 0}
     for _ in range(2):

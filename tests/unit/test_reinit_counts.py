@@ -1,6 +1,6 @@
 """A reinitialisation counts the rows of the session that it runs first."""
 
-from mergerepl.merge.reinit.reinit import with_counts
+from mergerepl.merge.reinit.outcome import with_counts
 from mergerepl.model.results import ArticleCounts, PhaseCounts
 from mergerepl.model.tasks import Reinit
 
