@@ -14,9 +14,8 @@ tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes
 (row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows), transactional (commands: an
 idle run; 100,000 updates beside the same by hand, in turns; 1,000 in 1 M and 10 M rows), conflicts (1 M rows changed at
 both sides beside 1 M changed at one, the newest 20 of the conflicts listed, and the purge of all), aged (what a session
-reads and writes after 100, 1,000 and 10,000 sessions), reinit (a subscriber of 1 M rows, 100 of
-them different, filled again; beside a new one).
-
+reads and writes after 100, 1,000 and 10,000 sessions), real (after 100 and 1,000 sessions that were run), reinit (a
+subscriber of 1 M rows, 100 of them different, filled again; beside a new one).
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
 publisher's rows win. It keeps no losing row, no lineage and nothing to recover with. Both run in one session,
@@ -447,7 +446,7 @@ def main() -> None:
     """Run the chosen parts."""
     every = (
         *("mr1", "hundred", "small", "scale", "idle", "few", "updates", "cold", "counts"),
-        *("tracking", "cdc", "partitions", "transactional", "conflicts", "aged", "reinit"),
+        *("tracking", "cdc", "partitions", "transactional", "conflicts", "aged", "real", "reinit"),
     )
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -460,12 +459,13 @@ def main() -> None:
     if unknown := set(options.parts) - set(every):
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     parts = options.parts or every
-    if "aged" in parts:
-        print(
-            "| sessions | reads | bytes read | bytes written | commits | limit |\n|---|---|---|---|---|---|"
-        )
-        aged_sessions(options.rounds)
-    if parts == ["aged"]:
+    for part in ("aged", "real"):
+        if part in parts:
+            print(
+                "| sessions | reads | bytes read | bytes written | commits | limit |\n|---|---|---|---|---|---|"
+            )
+            aged_sessions(options.rounds, are_real=part == "real")
+    if set(parts) <= {"aged", "real"}:
         return
     spark = engine.session(long_running=True)
     header = "| load | rows | changes | conflicts | mergerepl | by hand | ratio | limit |"

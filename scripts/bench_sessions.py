@@ -21,6 +21,7 @@ from mergerepl.systables import sessions
 from mergerepl.systables.table import FOLDER
 
 AGES = (100, 1_000, 10_000)
+REAL_AGES = (100, 1_000)
 KEYS = 200
 _ENDS = ("hq", "north")
 _IO = Path("/proc/self/io")
@@ -86,18 +87,22 @@ class Aged:
         } | {"commits": commits}
 
 
-def aged_sessions(rounds: int) -> None:
-    """Print a row for each age. No Spark."""
+def aged_sessions(rounds: int, *, are_real: bool = False) -> None:
+    """Print a row for each age. No Spark. `are_real`: the sessions are run, not written into the history."""
     with tempfile.TemporaryDirectory() as folder:
         network = Aged(Path(folder))
         network.measured(rounds)
         first: Mapping[str, float] | None = None
-        for age in AGES:
-            network.grow(age)
+        for age in REAL_AGES if are_real else AGES:
+            if are_real:
+                while network.edits < age:
+                    network.sync()
+            else:
+                network.grow(age)
             found = network.measured(rounds)
             first = first or found
             cells = (f"{found[name]:,.0f} ({found[name] / first[name]:.2f})" for name in found)
-            print(f"| {age:,} | {' | '.join(cells)} | 1.1 |")
+            print(f"| {age:,} | {' | '.join(cells)} | 1.1 |", flush=True)
 
 
 def filled_again(spark: SparkSession, rounds: int, warm_up: int) -> None:
