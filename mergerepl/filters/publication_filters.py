@@ -110,6 +110,26 @@ class PublicationFilters:
 NO_FILTERS = PublicationFilters({})
 
 
+def with_next(stored: str, following: PublicationFilters, *, tablenick: int, number: int) -> str:
+    """Return the JSON of filters that are to be followed by others.
+
+    These count once the article `tablenick` has a definition of this filter number.
+    """
+    after = json.loads(following.to_json()) | {"article": tablenick, "number": number}
+    return json.dumps(json.loads(stored) | {"next": after}, sort_keys=True, ensure_ascii=False)
+
+
+def counted(stored: str, filter_number: Callable[[int], int]) -> str:
+    """Return the JSON of the filters that count, by the filter number of an article's definition (by tablenick)."""
+    if '"next"' not in stored:
+        return stored
+    read = json.loads(stored)
+    following = read.pop("next", None)
+    if following is not None and filter_number(following.pop("article")) >= following.pop("number"):
+        read = following
+    return json.dumps({name: read[name] for name in ("filters", "joins")}, sort_keys=True, ensure_ascii=False)
+
+
 @dataclass(frozen=True)
 class Equality:
     """`of_row` = `of_other`; NULL matches nothing.

@@ -45,7 +45,8 @@ class Definition:
     """The fields of an article at one version, in stored order; `image` is the version that introduced its image column.
 
     A replica counts its own versions. `root` is the publisher's version that this one has in full. `column_tracking` is
-    None as long as the article has the tracking with which it was published.
+    None as long as the article has the tracking with which it was published. `filter_number` counts the changes of its
+    row filter and joins.
     """
 
     version: int
@@ -53,6 +54,7 @@ class Definition:
     fields: tuple[PublishedField, ...]
     root: int = FIRST_VERSION
     column_tracking: bool | None = None
+    filter_number: int = 0
 
     @cached_property
     def by_number(self) -> dict[int, PublishedField]:
@@ -89,6 +91,10 @@ class Definition:
         root = number if is_root else self.root
         return replace(self, version=number, column_tracking=by_column, root=root)
 
+    def filtered(self, number: int) -> "Definition":
+        """Return the root's next definition, with the same columns and other row filters."""
+        return replace(self, version=number, root=number, filter_number=self.filter_number + 1)
+
 
 def first_definition(columns: Iterable[str], types: Iterable[str]) -> Definition:
     """Return the definition of an article whose columns never changed."""
@@ -105,7 +111,8 @@ def definitions_text(definitions: Iterable[Definition]) -> str:
 
 def _stated_definition(each: Definition) -> dict[str, Any]:
     stated = {"image": each.image, "root": each.root, "fields": [*map(_stated, each.fields)]}
-    return stated if each.column_tracking is None else {**stated, "column_tracking": each.column_tracking}
+    stated |= {} if each.column_tracking is None else {"column_tracking": each.column_tracking}
+    return stated | ({"filter_number": each.filter_number} if each.filter_number else {})
 
 
 def _stated(field: PublishedField) -> dict[str, Any]:
@@ -124,7 +131,12 @@ def definitions_of(text: str) -> Mapping[int, Definition]:
     for number, stated in json.loads(text).items():
         fields = tuple(PublishedField(each.pop("field"), **each) for each in stated["fields"])
         found[int(number)] = Definition(
-            int(number), int(stated["image"]), fields, int(stated["root"]), stated.get("column_tracking")
+            int(number),
+            int(stated["image"]),
+            fields,
+            int(stated["root"]),
+            stated.get("column_tracking"),
+            stated.get("filter_number", 0),
         )
     return dict(sorted(found.items()))
 

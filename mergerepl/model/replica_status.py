@@ -182,8 +182,8 @@ class RowPartition:
     """A current or past partition of a filtered article's row, by the publisher's mappings.
 
     `partition_id` -1 is for rows that every subscriber has. `generation` is the publisher's, of the last change of the
-    row there; `reason` is why it left: deleted, own_columns, parent or host_name; None while it is in. `subscriber` is set
-    if the row came or left for that subscriber alone, because its host_name or suser_sname changed.
+    row there; `reason` is why it left: deleted, own_columns, parent, host_name or filter; None while it is in. `subscriber`
+    is set if the row came or left for that subscriber alone, because its host_name or suser_sname changed.
     """
 
     partition_id: int

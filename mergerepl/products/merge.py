@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mergerepl.merge.reinit.unsent import ReinitTerms
     from mergerepl.merge.repair.repair import RepairTerms
     from mergerepl.monitoring.pending import SchemaChanges
+    from mergerepl.publish.filters import FilterChange
 
 
 def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
@@ -66,6 +67,14 @@ def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyR
                 in_process=publication.engine == ARROW_FOR_FEW,
                 progress=progress,
             )
+
+        def change_filters(self, root: Location, pubid: str, change: FilterChange) -> None:
+            from mergerepl.delta.engine_choice import ARROW_FOR_FEW
+            from mergerepl.merge.session.capture_replica import change_filters_held
+            from mergerepl.replica.replica import Replica
+
+            in_process = publication.engine == ARROW_FOR_FEW
+            change_filters_held(Replica(root), pubid, change, in_process=in_process, progress=progress)
 
         def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
             from mergerepl.merge.session.recovery import finish_session

@@ -23,7 +23,7 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
 from mergerepl.publish.check_article import check_article, published_fields
 from mergerepl.publish.check_subscriber import columns_changed, publish_again_otherwise
-from mergerepl.publish.filters import Values
+from mergerepl.publish.filters import FilterChange, Values
 from mergerepl.publish.partitions import add_partition, partition_column
 from mergerepl.publish.rows import (
     PUBLISHER_NICKNAME,
@@ -76,6 +76,10 @@ class Agent:
         self, root: Location, tablenick: int, *, by_column: bool, is_subscribed: bool
     ) -> None:
         """Give an article of the publisher at a root another tracking, after a capture under the old one."""
+        raise NotImplementedError
+
+    def change_filters(self, root: Location, pubid: str, change: FilterChange) -> None:
+        """Change row filters that subscribers of the publisher at a root have, after a capture under the old ones."""
         raise NotImplementedError
 
     def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
@@ -197,6 +201,13 @@ def create(stated: Stated, stored: Stored, run: ApplyRun) -> None:
 def change_filters(filters: PublicationFilters, run: ApplyRun) -> None:
     """Store changed filters of new articles, or of articles without subscribers."""
     update_rows(run.publisher, catalog.PUBLICATIONS, filter_columns(filters), pubid=run.pubid)
+
+
+def change_followed_filters(filters: PublicationFilters, articles: Mapping[str, str], run: ApplyRun) -> None:
+    """Change row filters of articles that subscribers have; each subscriber follows with its next session."""
+    run.agent.change_filters(
+        run.publisher, run.pubid, FilterChange(filters, articles, filter_columns(filters))
+    )
 
 
 def change_everywhere(

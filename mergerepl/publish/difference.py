@@ -8,7 +8,7 @@ from mergerepl.filters.publication_filters import NO_FILTERS
 from mergerepl.model.publication import Article, SyncType, Tracking
 from mergerepl.publish import carry_out
 from mergerepl.publish.carry_out import MergeStep
-from mergerepl.publish.filters import Values, describe_rows, stored_filters
+from mergerepl.publish.filters import Values, changed_filters, describe_rows, followed_filters, stored_filters
 from mergerepl.publish.partitions import values_of_group
 from mergerepl.publish.rows import (
     PUBLISHER_NICKNAME,
@@ -18,7 +18,7 @@ from mergerepl.publish.rows import (
     publication_settings,
     subscription_settings,
 )
-from mergerepl.publish.stated import Stated, ended_upload_only, is_removed
+from mergerepl.publish.stated import Stated, ended_upload_only, given_articles, is_removed
 from mergerepl.publish.steps import Step
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
 from mergerepl.store.location import Location
@@ -36,6 +36,8 @@ def difference(stated: Stated, stored: Stored) -> list[MergeStep]:
             detail += ", with the publisher's system tables"
         steps.append(Step("create", stored.name, detail, partial(carry_out.create, stated, stored)))
     steps += _finishes(stored)
+    # Before a new subscriber gets its rows.
+    steps += _filters(stated, stored)
     steps += _partitions(stated, stored)
     # Before anything ends: a user's change to a table may make the capture fail.
     if stored.is_waited_for:
@@ -111,9 +113,28 @@ def _partitions(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
             yield Step("partition", each.subscription.subscriber, detail, run)
 
 
+def _filters(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
+    """Yield the step that changes filters of articles that subscribers have."""
+    if stored.row is None or not stored.active:
+        return
+    before, given = stored_filters(stored.row), given_articles(stated.publication, stored)
+    filters = followed_filters(before, stated.filters, given)
+    changed = changed_filters(before, filters, given)
+    if changed:
+        said = "; ".join(f"{name}: rows by {text}" for name, text in changed.items())
+        detail = f"{said}; each subscriber has them from its next session on"
+        yield Step(
+            "change", stored.name, detail, partial(carry_out.change_followed_filters, filters, changed)
+        )
+
+
 def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
     publication, pubid = stated.publication, stored.pubid
-    if stored_filters(stored.row) != stated.filters:
+    given = given_articles(publication, stored) if stored.active else []
+    before = stored_filters(stored.row)
+    followed = followed_filters(before, stated.filters, given)
+    after = followed if changed_filters(before, followed, given) else before
+    if after != stated.filters or pubid in stored.publisher.unsettled:
         yield Step("change", stored.name, "row filters", partial(carry_out.change_filters, stated.filters))
     replicas = [stored.publisher, *stored.active]
     roots = [replica.root for replica in replicas]

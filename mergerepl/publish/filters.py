@@ -1,6 +1,7 @@
 """Checks of a publication's filters against its tables and its subscribers' values. Nothing is written here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.tables import TableState
@@ -24,6 +25,18 @@ from mergerepl.systables.catalog import PublicationRow
 
 Values = Mapping[SessionFunction, str | None]
 """The values of the functions in one partition."""
+
+
+@dataclass(frozen=True)
+class FilterChange:
+    """Filters of articles that subscribers have, and the `articles` whose rows change, with the words of `schema list`.
+
+    `columns` are those of sysmergepublications once the filters count.
+    """
+
+    filters: PublicationFilters
+    articles: Mapping[str, str]
+    columns: Mapping[str, object]
 
 
 def stored_filters(row: PublicationRow | None) -> PublicationFilters:
@@ -158,31 +171,60 @@ def _shown(values: Values) -> str:
     return "(" + ", ".join(f"{name.lower()} '{value}'" for name, value in values.items()) + ")"
 
 
-def check_filters_unchanged(
-    before: PublicationFilters, now: PublicationFilters, published: Sequence[str]
+def followed_filters(
+    before: PublicationFilters, now: PublicationFilters, given: Collection[str]
+) -> PublicationFilters:
+    """Return the filters that count for articles that subscribers have (`given`), before new ones are published."""
+    of = {name: now if name in given else before for name in {*before.order, *now.order}}
+    own = {name: filters.own[name] for name, filters in sorted(of.items()) if name in filters.own}
+    joins = (
+        *(join for join in now.joins if join.article in given),
+        *(join for join in before.joins if join.article not in given),
+    )
+    return PublicationFilters(own, joins)
+
+
+def changed_filters(
+    before: PublicationFilters, now: PublicationFilters, given: Collection[str]
+) -> dict[str, str]:
+    """Return the articles that subscribers have and whose filter or joins change, each with the new ones as text."""
+    changed = (name for name in now.order if name in given)
+    return {
+        name: " or by ".join(_written(now, name))
+        for name in changed
+        if _written(before, name) != _written(now, name)
+    }
+
+
+def check_followed_filters(
+    before: PublicationFilters, now: PublicationFilters, given: Collection[str]
 ) -> None:
-    """Refuse changed filters of published articles while subscriptions are active.
+    """Refuse changed filters of articles that subscribers have, unless their rows can follow.
 
     Raises: PublicationError naming the article, its filters before and now.
     """
-    for article in published:
+    for article in given:
         one, other = _written(before, article), _written(now, article)
-        if one != other:
+        if one == other:
+            continue
+        new = next((join.parent for join in now.joins_of(article) if join.parent not in given), None)
+        said = f"Article '{article}' was published {_said(one)} and is {_said(other)} in the file"
+        if not one or not other:
+            raise PublicationError(f"{said}. Put that back; or {PUBLISH_AGAIN}.", article=article)
+        if new is not None:
             raise PublicationError(
-                f"Article '{article}' was published {_said(one)} and is {_said(other)} in the file. Put that back; "
-                f"or {PUBLISH_AGAIN}.",
+                f"{said}, and article '{new}' is not published yet. Put the filters of '{article}' back, run `mergerepl "
+                "apply`, and then change them.",
                 article=article,
             )
-        if _unique_joins(before, article) != _unique_joins(now, article):
-            raise PublicationError(
-                f"Article '{article}': `unique` of one of its joins is not in the file as it was published. Put that back; "
-                f"or {PUBLISH_AGAIN}.",
-                article=article,
-            )
-
-
-def _unique_joins(filters: PublicationFilters, article: str) -> set[str]:
-    return {join.parent for join in filters.joins_of(article) if join.unique}
+    if before.functions != now.functions:
+        was, is_ = (
+            " and ".join(f"{each}()" for each in of.functions) or "no function" for of in (before, now)
+        )
+        raise PublicationError(
+            f"The row filters were published with {was} and use {is_} in the file: each subscriber would have another "
+            f"partition. Put that back; or {PUBLISH_AGAIN}."
+        )
 
 
 def _written(filters: PublicationFilters, article: str) -> list[str]:

@@ -15,12 +15,14 @@ from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.filters.stated import ONE_SUBSCRIPTION
+from mergerepl.model.definition import FIRST_VERSION
 from mergerepl.model.publication import Article, Publication, Tracking
 from mergerepl.model.resolvers import UPLOAD_ONLY
 from mergerepl.publish.check_article import check_article, check_resolver, published_fields
 from mergerepl.publish.filters import (
     Values,
-    check_filters_unchanged,
+    changed_filters,
+    check_followed_filters,
     check_no_overlap,
     check_values,
     filters_of,
@@ -302,18 +304,47 @@ def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]
             tables[name] = stored.table(stored.publisher, row)
         filters = filters_of(publication, tables)
     if stored.active:
-        before = stored_filters(stored.row)
-        # An interrupted run may have stored no filter of an article that no subscriber has yet.
-        check_filters_unchanged(
-            before, filters, [name for name, row in known.items() if _is_given(stored, row)]
-        )
+        before, given = stored_filters(stored.row), given_articles(publication, stored)
+        check_followed_filters(before, filters, given)
         if before == NO_FILTERS != filters:
             raise PublicationError(
                 f"Publication '{publication.name}' has active subscriptions and no row filter, and is to get one: its "
                 f"subscribers have no partition yet. Take the filter out; or {PUBLISH_AGAIN}.",
                 publication=publication.name,
             )
+        for name in changed_filters(before, filters, given):
+            added = {*filters.columns_used(name)} - {*before.columns_used(name)}
+            _check_known(stored, known[name], sorted(added))
     return filters
+
+
+def given_articles(publication: Publication, stored: Stored) -> list[str]:
+    """Return the published articles of the file that an initialised subscriber has.
+
+    An interrupted run may have stored no filter of another one.
+    """
+    names = {article.name for article in publication.articles}
+    return [row.name for row in stored.articles if row.name in names and _is_given(stored, row)]
+
+
+def _check_known(stored: Stored, row: ArticleRow, columns: Sequence[str]) -> None:
+    """Check that every subscriber has columns that a filter of an article newly reads.
+
+    What it writes before it has one says nothing of it.
+    """
+    for each in stored.subscribers if columns else ():
+        there = next((r for r in each.replica.articles if r.artid == row.artid), None)
+        if not each.is_active or there is None or each.replica.info is None:
+            continue
+        version = each.replica.info.article_versions.get(row.nickname, FIRST_VERSION)
+        has = {field.name for field in there.definitions[version].fields}
+        if lacking := next((name for name in columns if name not in has), None):
+            raise PublicationError(
+                f"Article '{row.name}': its filter needs the column '{lacking}', which subscriber "
+                f"'{each.subscription.subscriber}' does not have yet. Put the filter back, run `mergerepl sync`, and then "
+                "change it.",
+                article=row.name,
+            )
 
 
 def _is_given(stored: Stored, row: ArticleRow) -> bool:

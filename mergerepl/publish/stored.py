@@ -15,6 +15,7 @@ from mergerepl.model.publication import Publication, Subscription, Tracking
 from mergerepl.model.words import counted
 from mergerepl.publish.check_article import read_article_table
 from mergerepl.replica.control import ControlPlane
+from mergerepl.replica.counted_filters import counted_filters
 from mergerepl.replica.damage import require_schema_version
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 class ReplicaState:
     """One replica root and the rows of its publications; without `info` it is not a replica yet.
 
-    `sessions` are interrupted sessions; they are staged at publishers.
+    `sessions` are interrupted sessions; they are staged at publishers. `unsettled` are the publications (pubid) whose row
+    has the filters before those that count.
     """
 
     root: Location
@@ -51,6 +53,7 @@ class ReplicaState:
     articles: list[ArticleRow] = field(default_factory=list)
     subscriptions: list[SubscriptionRow] = field(default_factory=list)
     sessions: tuple["Changeset", ...] = ()
+    unsettled: frozenset[str] = frozenset()
 
     @property
     def repid(self) -> str:
@@ -367,7 +370,10 @@ def read_replica(root: Location) -> ReplicaState:
         # By name; one without a manifest does not count.
         sessions = tuple(staged_changesets(replica.staging))
     # Last, since no lease is held: a session writes it before the watermarks; it must not look restored.
-    return ReplicaState(root, replica.info(), publications, articles, subscriptions, sessions)
+    info = replica.info()
+    counted = [counted_filters(row, articles, info.article_versions) for row in publications]
+    unsettled = frozenset(row.pubid for row, now in zip(publications, counted, strict=True) if row != now)
+    return ReplicaState(root, info, counted, articles, subscriptions, sessions, unsettled)
 
 
 def _refuse_orphans(root: Location, control: ControlPlane) -> None:

@@ -22,6 +22,7 @@ from mergerepl.errors import ConfigurationError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import FIRST_VERSION
 from mergerepl.replica.control import ControlPlane
+from mergerepl.replica.counted_filters import counted_filters
 from mergerepl.replica.damage import contradiction_of, no_subscriptions, refuse_edited, require_schema_version
 from mergerepl.roots import resolved, uses
 from mergerepl.store.lease import record_jvm
@@ -242,8 +243,12 @@ class Replica:
 
     @cached_property
     def publications(self) -> list[PublicationRow]:
-        """The rows of sysmergepublications."""
-        return self.control.rows(catalog.PUBLICATIONS)
+        """The rows of sysmergepublications, with the row filters that count."""
+        rows = self.control.rows(catalog.PUBLICATIONS)
+        if not any(row.filters for row in rows):
+            return rows
+        versions = self.info().article_versions
+        return [counted_filters(row, self._article_rows, versions) for row in rows]
 
     @cached_property
     def _article_rows(self) -> list[ArticleRow]:

@@ -42,6 +42,8 @@ class Reason(IntEnum):
     """A parent row changed that it follows through a join filter."""
     HOST_NAME = 4
     """The subscriber's HOST_NAME() or SUSER_SNAME() changed."""
+    FILTER = 5
+    """The row filter or a join of its article changed."""
 
 
 class PartitionStatus(IntEnum):
@@ -100,7 +102,7 @@ PAST: Final = SystemTable(
         rowguid | string | row identity
         partition_id | int | partition that the row left; -1: everybody; below: a subscriber alone (-1 - its nickname)
         generation | bigint | generation in which it left, at the publisher
-        reason | int | 1 deleted, 2 its own columns changed, 3 a row that it follows changed, 4 host_name changed
+        reason | int | 1 deleted, 2 its own columns changed, 3 a row that it follows changed, 4 host_name changed, 5 filters
         seq | bigint | number of the appended run; the highest one of a row and a partition counts
         """
     ),

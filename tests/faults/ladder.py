@@ -120,6 +120,13 @@ PARTITION_CHANGED = ("partition.after_group", "partition.before_row", "partition
 """Failpoints of a session that moves its subscriber to another partition."""
 
 
+FILTERS_CHANGED = (
+    *("filter.before_definition", "filter.after_definitions", "filter.after_next"),
+    *("filter.before_run", "filter.after_move"),
+)
+"""Failpoints of an `apply` that changes filters; passed in tests/partitions/test_changed_filters.py."""
+
+
 ENDED = (
     *("end.before_sent", "end.after_sent", "end.before_ended", "end.after_ended"),
     *("end.before_forgotten", "end.after_forgotten"),

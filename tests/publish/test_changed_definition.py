@@ -63,6 +63,19 @@ def resolver(name: str, **info: Any) -> Publication:
 
 NO_JOIN = replace(joined(), joins=())
 NO_JOIN_LESS = replace(NO_JOIN, articles=NO_JOIN.articles[:1])
+TWO = replace(
+    NO_JOIN, articles=(NO_JOIN.articles[0], replace(LINES, filter="qty = CAST(HOST_NAME() AS INT)"))
+)
+BOTH = replace(TWO, joins=joined().joins)
+
+
+def of_parent(parent: str) -> Publication:
+    """Return a publication of two filtered articles, one of which is the parent of a third."""
+    items = Article("items", "items", ("id",))
+    join = Join("items", parent, f"items.id = {parent}.id")
+    return replace(TWO, articles=(*TWO.articles, items), joins=(join,))
+
+
 CASES: list[tuple[str, str, Publication, Publication, str]] = [
     ("name", "of an article", one(), of_publication(articles=(replace(orders(), name="o"),)), REFUSED),
     ("table", "", one(), of_publication(articles=(replace(orders(), table="lines"),)), REFUSED),
@@ -73,7 +86,8 @@ CASES: list[tuple[str, str, Publication, Publication, str]] = [
     ("columns", "more", one(columns=("id",)), one(columns=("id", "qty")), REFUSED),
     ("columns", "fewer", one(columns=("id", "qty")), one(columns=("id",)), REFUSED),
     ("columns", "given or left out", one(), one(columns=("id", "qty")), REFUSED),
-    ("filter", "another", filtered(), filtered(by="id > 1 AND id = CAST(HOST_NAME() AS INT)"), REFUSED),
+    ("filter", "another", filtered(), filtered(by="id > 1 AND id = CAST(HOST_NAME() AS INT)"), FOLLOWED),
+    ("filter", "another, with other functions", filtered(), filtered(by="id = 1"), REFUSED),
     ("filter", "the first one", one(), one(filter="id = 1"), REFUSED),
     ("filter", "the last one", filtered(), filtered(by=None), REFUSED),
     ("partition_options", "among `0` to `2`", filtered(), filtered(partition_options=2), FOLLOWED),
@@ -93,12 +107,14 @@ CASES: list[tuple[str, str, Publication, Publication, str]] = [
     ("delimiter", "", one(), one(resolver_info=ResolverInfo(delimiter="|")), FOLLOWED),
     ("update_delete", "", one(), one(resolver_info=ResolverInfo(update_delete="delete_wins")), FOLLOWED),
     ("function", "", resolver("custom", function="a"), resolver("custom", function="b"), FOLLOWED),
-    ("joins", "more", NO_JOIN, joined(), REFUSED),
-    ("joins", "fewer", joined(), NO_JOIN, REFUSED),
+    ("joins", "more, of an article with a filter", TWO, BOTH, FOLLOWED),
+    ("joins", "more, the first one of an article without a filter", NO_JOIN, joined(), REFUSED),
+    ("joins", "fewer, of an article with a filter", BOTH, TWO, FOLLOWED),
+    ("joins", "fewer, the last one of an article without a filter", joined(), NO_JOIN, REFUSED),
     ("article", "", joined(), replace(joined(article="orders", parent="lines"), articles=joined().articles), REFUSED),
-    ("parent", "", joined(), replace(joined(article="orders", parent="lines"), articles=joined().articles), REFUSED),
-    ("on", "", joined(), joined(on="lines.qty = orders.id"), REFUSED),
-    ("unique", "", joined(), joined(unique=True), REFUSED),
+    ("parent", "", of_parent("orders"), of_parent("lines"), FOLLOWED),
+    ("on", "", joined(), joined(on="lines.qty = orders.id"), FOLLOWED),
+    ("unique", "", joined(), joined(unique=True), FOLLOWED),
     ("publication", "", one(), of_publication(name="stock"), REFUSED),
     ("publisher", "another folder", one(), of_publication(publisher="/other"), REFUSED),
     ("articles", "one more", one(), of_publication(articles=(*one().articles, LINES)), FOLLOWED),

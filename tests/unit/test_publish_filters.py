@@ -11,14 +11,16 @@ from deltalake.schema import PrimitiveType
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import PublicationError
 from mergerepl.filters.clause import SessionFunction, text
-from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
+from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters, counted, with_next
 from mergerepl.model.publication import Article, Join, Publication
 from mergerepl.publish.filters import (
-    check_filters_unchanged,
+    changed_filters,
+    check_followed_filters,
     check_no_overlap,
     check_values,
     describe_rows,
     filters_of,
+    followed_filters,
 )
 
 HOST, USER = SessionFunction.HOST_NAME, SessionFunction.SUSER_SNAME
@@ -193,28 +195,52 @@ def test_partitions_that_share_no_row_are_taken(tables: dict[str, TableState]) -
     check_no_overlap(stated, filters_of(stated, tables), PARTITIONS)
 
 
-def test_other_filters_of_a_published_article_are_refused(tables: dict[str, TableState]) -> None:
+def test_filters_of_articles_that_subscribers_have_change_if_rows_can_follow(
+    tables: dict[str, TableState],
+) -> None:
     stated = publication(CUSTOMERS, ORDERS, joins=(OF_CUSTOMERS,))
-    before = filters_of(stated, tables)
-    same = replace(stated, articles=(with_filter("`Region`=host_name()"), ORDERS))
-    check_filters_unchanged(before, filters_of(same, tables), ["customers", "orders"])
-    changed = {
-        "customers": (
-            replace(stated, articles=(with_filter("kind = HOST_NAME()"), ORDERS)),
-            "was published with the filter `region` = HOST_NAME() and is with the filter `kind` = HOST_NAME() in the",
-        ),
-        "orders": (
-            replace(stated, joins=()),
-            "on `customers`.`id` = `orders`.`customer` and is without a filter in the",
+    before, given = filters_of(stated, tables), ["customers", "orders"]
+    same = filters_of(replace(stated, articles=(with_filter("`Region`=host_name()"), ORDERS)), tables)
+    check_followed_filters(before, same, given)
+    assert changed_filters(before, same, given) == {}
+    other = filters_of(replace(stated, articles=(with_filter("kind = HOST_NAME()"), ORDERS)), tables)
+    check_followed_filters(before, other, given)
+    assert changed_filters(before, other, given) == {"customers": "the filter `kind` = HOST_NAME()"}
+    assert changed_filters(before, other, ["orders"]) == {}
+    assert followed_filters(before, other, given) == other
+    assert followed_filters(before, other, ["orders"]) == before
+    refused = {
+        "Article 'orders' was published .* and is without a filter in the file": replace(stated, joins=()),
+        r"use HOST_NAME\(\) and SUSER_SNAME\(\) in the file": replace(
+            stated, articles=(with_filter("region = HOST_NAME() AND kind = SUSER_SNAME()"), ORDERS)
         ),
     }
-    for article, (now, says) in changed.items():
-        check_filters_unchanged(
-            before, filters_of(now, tables), [name for name in ("customers", "orders") if name != article]
-        )
-        with pytest.raises(PublicationError, match=f"^Article '{article}' was published") as error:
-            check_filters_unchanged(before, filters_of(now, tables), ["customers", "orders"])
-        assert says in error.value.message
+    for says, now in refused.items():
+        with pytest.raises(PublicationError, match=says):
+            check_followed_filters(before, filters_of(now, tables), given)
+
+
+def test_a_join_with_an_article_that_is_not_published_yet_is_refused(tables: dict[str, TableState]) -> None:
+    before = filters_of(publication(CUSTOMERS, replace(ORDERS, filter="kind = 'x'")), tables)
+    now = filters_of(
+        publication(CUSTOMERS, replace(ORDERS, filter="kind = 'x'"), joins=(OF_CUSTOMERS,)), tables
+    )
+    with pytest.raises(PublicationError, match="article 'customers' is not published yet"):
+        check_followed_filters(before, now, ["orders"])
+
+
+def test_filters_count_once_an_article_has_their_number(tables: dict[str, TableState]) -> None:
+    before, after = (
+        filters_of(publication(with_filter(each), ORDERS), tables)
+        for each in ("region = HOST_NAME()", "kind = HOST_NAME()")
+    )
+    stored = with_next(before.to_json(), after, tablenick=3, number=2)
+    numbers = {3: 1}
+    assert counted(stored, numbers.__getitem__) == before.to_json()
+    assert PublicationFilters.from_json(stored) == before
+    numbers[3] = 2
+    assert counted(stored, numbers.__getitem__) == after.to_json()
+    assert counted(before.to_json(), numbers.__getitem__) == before.to_json()
 
 
 def test_a_static_filter_beside_a_join_is_said_to_widen_it(tables: dict[str, TableState]) -> None:

@@ -402,6 +402,7 @@ _LEFT = {
     "own_columns": "its own columns changed",
     "parent": "a row that it follows changed",
     "host_name": "the subscriber's host_name changed",
+    "filter": "the filter of its article changed",
 }
 _PARTITIONS: Columns = {
     ">partition": lambda each: (

@@ -27,6 +27,9 @@ REPLACE, RESTORE, MAPPING = "replace", "restore", "mapping"
 TRACKING = "tracking"
 """A change of the article itself, whose columns stay: the new text is `column` or `row`."""
 
+FILTER = "filter"
+"""Another row filter or other joins of the article, whose columns stay: the new text has them."""
+
 _PARTS = {"elementType": "element", "valueType": "value"}
 
 _COLUMN_ID = "delta.columnMapping.id"

@@ -149,10 +149,23 @@ class MembershipPass:
 
         With ONE_SUBSCRIPTION only those in a partition that a subscription has: nobody reads the others.
         """
+        read = self._with_readers(name)
+        return rows if read is None else rows.withColumns({e: F.array_intersect(e, read) for e in (WAS, IS)})
+
+    def _with_readers(self, name: str) -> Column | None:
+        """Return the partitions of which mappings of an article are written; None for all."""
         if self.publication.articles[name].partition_options < ONE_SUBSCRIPTION:
-            return rows
-        read = F.array(*(F.lit(each) for each in (EVERYBODY, *sorted(self.publication.subscribed))))
-        return rows.withColumns({each: F.array_intersect(each, read) for each in (WAS, IS)})
+            return None
+        return F.array(*(F.lit(each) for each in (EVERYBODY, *sorted(self.publication.subscribed))))
+
+    def of_table(self, name: str, rows: DataFrame) -> DataFrame:
+        """Return the partitions (rowguid, is) of all rows (rowguid, row) of an article, but for those in none."""
+        images = rows.select(ROWGUID, F.lit(_NEW).alias(_AT), ROW)
+        count, sought = self._sought(name, images, None)
+        members = self.members(name, images, (ROWGUID,), sought, count=count)
+        by_row = members.groupBy(ROWGUID).agg(F.sort_array(F.collect_set(PARTITION_ID)).alias(IS))
+        read = self._with_readers(name)
+        return by_row if read is None else by_row.withColumn(IS, F.array_intersect(IS, read))
 
     def _put_back(self, name: str, affected: Changed) -> Changed | None:
         """Return CHANGED with the bound rows that lie outside as they were; None if all lie inside."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, uuid5
 
 from enumeration.horizon import clock_of
-from mergerepl.delta.feed.column_changes import ADD, NULLABILITY, TRACKING, ColumnChange
+from mergerepl.delta.feed.column_changes import ADD, FILTER, NULLABILITY, TRACKING, ColumnChange
 from mergerepl.delta.feed.window import FeedWindow, feed_window
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.properties import missing_properties, set_properties
@@ -208,6 +208,18 @@ def change_tracking(recorder: Recorder, nickname: int, *, by_column: bool, is_ca
     beside = windows_beside(replica, article, info) if is_captured else []
     recorder.record(replace(info, article_versions=versions), [*windows, *beside])
     failpoint("schema.after_capture")
+
+
+def enter_changed_filter(publisher: Replica, row: ArticleRow, said: str) -> Definition:
+    """Write the definition of an article with another row filter to its held publisher, and record the change.
+
+    It counts once MSmerge_replinfo names its version.
+    """
+    version = publisher.info().article_versions.get(row.nickname, FIRST_VERSION)
+    after = row.definitions[version].filtered(max(row.definitions) + 1)
+    publisher.control.replace_where(catalog.ARTICLES, [row.with_definition(after)], artid=row.artid)
+    _record_change(publisher, row, after, [ColumnChange(0, FILTER, new_text=said)])
+    return after
 
 
 def enter_definition(recorder: Recorder, row: ArticleRow, definition: Definition) -> None:

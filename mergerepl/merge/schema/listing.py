@@ -7,6 +7,7 @@ from mergerepl.delta.feed.column_changes import (
     COMMENT,
     DEFAULT,
     DROP,
+    FILTER,
     NULLABILITY,
     RENAME,
     REPLACE,
@@ -98,6 +99,8 @@ def _words(change: dict[str, Any], *, is_left_out: bool) -> str:
         return said + (f" (left out here: the table lacks {DEFAULTS_FEATURE})" if is_left_out else "")
     if change["what"] == TRACKING:
         return f"tracking by {change['text']}"
+    if change["what"] == FILTER:
+        return f"rows by {change['text']}"
     if change["what"] == NULLABILITY:
         return f"{change['column']} {'takes NULL' if change.get('nullable') else 'is NOT NULL'}"
     return " ".join(str(part) for part in (change["what"], change.get("column"), change.get("name")) if part)

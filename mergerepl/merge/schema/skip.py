@@ -12,6 +12,7 @@ from mergerepl.delta.feed.column_changes import (
     COMMENT,
     DEFAULT,
     DROP,
+    FILTER,
     NULLABILITY,
     RENAME,
     REPLACE,
@@ -48,6 +49,7 @@ _REASONS = {
     NULLABILITY: "rows with NULL would be refused there",
     TRACKING: "both sides decide conflicts in the same way",
     TYPE: "later values would be cut",
+    FILTER: "the publisher alone chooses the rows of a subscriber",
 }
 _UNRECORDED = (
     "is not recorded. `mergerepl schema list` has the numbers; `mergerepl capture` at the publisher records what its "

@@ -27,6 +27,7 @@ from triggers.window import CaptureWindow
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from mergerepl.publish.filters import FilterChange
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,20 @@ def change_tracking_held(
     source = recording_jvm(_embedded_spark, (replica,))
     recorder = Recorder(replica, own_priorities(replica), source, progress, in_process)
     change_tracking(recorder, tablenick, by_column=by_column, is_captured=is_subscribed)
+
+
+def change_filters_held(
+    replica: Replica, pubid: str, change: "FilterChange", *, in_process: bool, progress: Progress
+) -> None:
+    """Change the row filters of a publication whose publisher the caller holds, after a capture under the old ones.
+
+    Raises: as `capture_held`; nothing was changed.
+    """
+    from mergerepl.merge.session.change_filters import change_filters
+
+    capture_held(replica, pubid, progress=progress, in_process=in_process)
+    source = recording_jvm(_embedded_spark, (replica,))
+    change_filters(replica.reread(), pubid, change, spark_of=source, in_process=in_process, progress=progress)
 
 
 def _embedded_spark() -> "SparkSession":

@@ -7,32 +7,26 @@ move of rows, after the changes of the subscriber.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
-from mergerepl.changes import GENERATION, PARTCHANGEGEN, ROW, ROWGUID
+from mergerepl.changes import GENERATION, ROW, ROWGUID
 from mergerepl.failpoints import failpoint
 from mergerepl.frames import DataFrame, F
-from mergerepl.merge.capture.capture import CapturedArticle, commit_changes, open_generation, remove_leftovers
-from mergerepl.merge.capture.windows import article_window, last_sent
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication
 from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows, with_rowguid
-from mergerepl.merge.partitions.runs import Events
-from mergerepl.merge.partitions.versions import with_metadata
 from mergerepl.merge.session.capture_replica import capture_held
+from mergerepl.merge.session.moved_rows import MovedRows, commit_moves
 from mergerepl.model.progress import Progress
 from mergerepl.publish.partitions import add_partition, values_of_group
 from mergerepl.replica.partition_generations import is_moving
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.runs import ArticleRuns
-from mergerepl.replica.subscription import own_priorities
 from mergerepl.spark.in_memory import Kept
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.partitions import PARTITION_ID, REASON, PartitionGroup, Reason, addressed_to
 from triggers.partition_mappings import KIND, Kind
-from triggers.window import Followed
 
 
 def follow_partition(
@@ -95,11 +89,7 @@ def _append_moves(
     """Append the run of moves at the captured versions; return its number, or that of the last run if no row moves."""
     spark, info = spark_of(), publisher.info()
     former = next(each for each in publication.groups if each.partition_id == subscription.partition_id)
-    priorities = {
-        pubid: own for pubid, own in own_priorities(publisher).items() if pubid == publication.pubid
-    }
-    genhistory = publisher.genhistory(from_generation_exclusive=last_sent(publisher, priorities))
-    kept, captured, last = Kept(), [], info.last_generation
+    kept, found = Kept(), {}
     try:
         was, is_ = (_rows_of(spark, publisher, publication, each, kept) for each in (former, group))
         for article in publication.articles.values():
@@ -107,38 +97,23 @@ def _append_moves(
                 continue
             moved = kept.keep(_moved(was[article.name], is_[article.name]))
             count = moved.count()
-            if not count:
-                continue
-            generation = open_generation(genhistory, article, info, last + 1)
-            last = max(last, generation.generation)
-            number = generation.generation
-            runs = ArticleRuns.of(spark, publisher, article, info.last_seq)
-            rows = with_metadata(runs, moved.select(ROWGUID, ROW), count=count, kept=kept)
-            events = moved.select(
-                ROWGUID,
-                F.lit(addressed_to(subscription.replnickname)).alias(PARTITION_ID),
-                KIND,
-                F.when(F.col(KIND) == Kind.LEAVE.value, F.lit(int(Reason.HOST_NAME))).alias(REASON),
-                F.lit(number).cast("bigint").alias(GENERATION),
-            )
-            through = info.captured[article.nickname]
-            captured.append(
-                CapturedArticle(
-                    article_window(
-                        publisher, article, info, through_version_inclusive=through, followed=Followed()
-                    ),
-                    rows.withColumn(PARTCHANGEGEN, F.lit(number).cast("bigint")),
-                    replace(generation, changecount=generation.changecount + count),
-                    touched=count,
-                    events=Events(publication.number, article.nickname, events),
-                )
-            )
-        if not captured:
-            return info.last_seq
-        remove_leftovers(publisher, info)
-        return commit_changes(publisher, captured, genhistory, info).last_seq
+            if count:
+                events = partial(_events, moved, subscription)
+                found[article.name] = MovedRows(moved.select(ROWGUID, ROW), count, events)
+        return commit_moves(spark, publisher, publication, found, info, kept).last_seq
     finally:
         kept.release()
+
+
+def _events(moved: DataFrame, subscription: SubscriptionRow, generation: int) -> DataFrame:
+    """Return the EVENTS of moved rows, addressed to a subscriber."""
+    return moved.select(
+        ROWGUID,
+        F.lit(addressed_to(subscription.replnickname)).alias(PARTITION_ID),
+        KIND,
+        F.when(F.col(KIND) == Kind.LEAVE.value, F.lit(int(Reason.HOST_NAME))).alias(REASON),
+        F.lit(generation).cast("bigint").alias(GENERATION),
+    )
 
 
 def _rows_of(
