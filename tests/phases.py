@@ -7,7 +7,7 @@ A case speaks of one row of an article with a key and the value columns a and b,
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -67,6 +67,21 @@ for_few_and_many = pytest.mark.parametrize(
     scope="module",
 )
 """Runs a test's cases on both executors, with the fields of few rows and with those of many."""
+
+T = TypeVar("T")
+
+
+def asked(request: pytest.FixtureRequest, spark: object, cases: Mapping[str, T]) -> dict[str, T]:
+    """Return those cases, by their `rule`, that a test of this run asks of a fixture on its executor."""
+    place = "on_spark" if isinstance(spark, SparkSession) else "in_process"
+    calls = [
+        item.callspec.params  # type: ignore[attr-defined]
+        for item in request.session.items
+        if item.path == request.path and request.fixturename in item.fixturenames  # type: ignore[attr-defined]
+    ]
+    rules = {each["rule"] for each in calls if each["spark"] == place}
+    return {rule: case for rule, case in cases.items() if rule in rules}
+
 
 _CHANGES = (
     "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "

@@ -172,11 +172,21 @@ BY_COLUMNS_TOO: dict[str, tuple[Pair, Resolved]] = {
 CASES = BY_ROW | DIRECTIONS | BY_COLUMN | BY_COLUMNS_TOO
 
 
+ON_SPARK = [
+    rule
+    for rule, (pair, _) in CASES.items()
+    if pair.setting in (phases.ROW_TRACKED, COLUMN_TRACKED, BY_COLUMNS)
+]
+"""One session; a session of other terms is another plan."""
+
+
 @pytest.fixture(scope="module")
-def resolved(spark: SparkSession, fields: Fields) -> dict[str, Resolved]:
-    return phases.resolved(spark, {rule: pair for rule, (pair, _) in CASES.items()}, fields)
+def resolved(spark: SparkSession, fields: Fields, request: pytest.FixtureRequest) -> dict[str, Resolved]:
+    pairs = phases.asked(request, spark, {rule: pair for rule, (pair, _) in CASES.items()})
+    return phases.resolved(spark, pairs, fields)
 
 
+@pytest.mark.on_spark(*(f"{rule}-" for rule in ON_SPARK))
 @phases.for_few_and_many
 @pytest.mark.parametrize("rule", CASES)
 def test_what_a_row_comes_to(resolved: dict[str, Resolved], rule: str) -> None:

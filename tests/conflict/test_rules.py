@@ -288,32 +288,20 @@ CASES = SUMS | DELTAS | UNIONS | FIELDS | TEXTS | ORDER | SIDES | DELETES | BY_C
 
 
 FIRST = {contest.resolver: contest for contest, _ in reversed(CASES.values())}
-ALIKE = {
-    *("datetime_later_wins", "datetime_earlier_wins", "priority_column"),  # as maximum and minimum
-    *("publisher_wins", "upload_only"),  # as subscriber_wins and download_only
-}
-"""Resolvers whose rule is the expression of another one's, on other names."""
-
 ON_SPARK = [
     rule
     for rule, (contest, _) in CASES.items()
+    if contest.resolver in ("additive", "union", "fields", "maximum")
     if phases.setting_of(contest) == phases.setting_of(FIRST[contest.resolver])
-    if contest.resolver not in ALIKE
 ]
-"""The first article of each resolver whose rule is its own."""
+"""The first article of the resolvers with the largest expressions: what they are made of, tests/frames runs on both."""
 
 
 @pytest.fixture(scope="module")
 def ruled(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, Ruling]:
     """Every ruling that a test of this run asks for."""
-    calls = [
-        item.callspec.params  # type: ignore[attr-defined]
-        for item in request.session.items
-        if item.path == request.path and "ruled" in item.fixturenames  # type: ignore[attr-defined]
-    ]
-    place = "on_spark" if isinstance(spark, SparkSession) else "in_process"
-    asked = {each["rule"] for each in calls if each["spark"] == place}
-    return phases.ruled(spark, {rule: contest for rule, (contest, _) in CASES.items() if rule in asked})
+    contests = {rule: contest for rule, (contest, _) in CASES.items()}
+    return phases.ruled(spark, phases.asked(request, spark, contests))
 
 
 @pytest.mark.on_spark(*(f"-{rule}" for rule in ON_SPARK))

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, WriterProperties, write_deltalake
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -99,6 +99,7 @@ def histories(draw: st.DrawFn) -> tuple[list[pa.Table], list[tuple[str | None, d
     return parts, edits, draw(st.sampled_from([["id"], ["text"], ["day"], ["id", "day"]]))
 
 
+@settings(max_examples=max(25, settings.default.max_examples // 4))
 @given(histories())
 def test_the_rows_of_believed_keys_are_all_that_an_update_changed(
     tmp_path_factory: pytest.TempPathFactory, history: Any

@@ -172,11 +172,17 @@ SENT: dict[str, tuple[Pair, Sent | None]] = {
 }
 
 
+ON_SPARK = [rule for rule, (pair, _) in SENT.items() if pair.setting == phases.ROW_TRACKED]
+"""One session; a session of other terms is another plan."""
+
+
 @pytest.fixture(scope="module")
-def sent(spark: SparkSession) -> dict[str, Sent]:
-    return phases.sent(spark, {rule: pair for rule, (pair, _) in SENT.items()}, RENUMBERED)
+def sent(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, Sent]:
+    pairs = phases.asked(request, spark, {rule: pair for rule, (pair, _) in SENT.items()})
+    return phases.sent(spark, pairs, RENUMBERED)
 
 
+@pytest.mark.on_spark(*(f"-{rule}" for rule in ON_SPARK))
 @pytest.mark.parametrize("rule", SENT)
 def test_what_the_destination_does(sent: dict[str, Sent], rule: str) -> None:
     assert sent.get(rule) == SENT[rule][1]

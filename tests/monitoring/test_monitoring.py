@@ -28,7 +28,7 @@ from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
 from tests.calls import conflicts_of, merge_history, merge_status, validated
 from tests.faults.deaths import dies
-from tests.networks import Hub
+from tests.networks import Hub, edit_by_delta_rs
 from tests.publish.publishing import orders
 
 pytestmark = pytest.mark.spark
@@ -43,7 +43,10 @@ class Story:
         return self.hub.root(name)
 
     def run(self, statement: str, at: str, table: str = "orders") -> None:
-        self.spark.sql(statement.replace("TABLE", f"delta.`{self.path(at)}/{table}`"))
+        if statement.startswith(("update", "delete", "insert")):
+            edit_by_delta_rs(self.path(at) / table, statement)
+        else:
+            self.spark.sql(statement.replace("TABLE", f"delta.`{self.path(at)}/{table}`"))
 
     def sync(self, subscriber: str) -> SessionResult:
         return mergerepl.Project.load(self.path("hq")).sync(subscriber).sessions[0]
@@ -153,7 +156,7 @@ def test_status_counts_conflicts(story):
 
 def test_status_answers_whatever_is_wrong_with_a_table(fresh):
     log = fresh.path("hq") / "orders" / "_delta_log"
-    fresh.run("update TABLE set note = 'x'", "hq")
+    fresh.run("update TABLE set note = 'x' where true", "hq")
     (log / f"{head_version(log.parent):020d}.json").write_text("{")
     (problem,) = merge_status(fresh.path("hq")).problems
     assert "damaged" in problem
@@ -213,7 +216,7 @@ def test_pending_counts_both_directions_from_either_end(story):
 
 
 def test_pending_shows_its_own_direction_when_the_other_end_is_gone(fresh):
-    fresh.run("update TABLE set note = 'x'", "north")
+    fresh.run("update TABLE set note = 'x' where true", "north")
     fresh.path("hq").rename(fresh.hub.folder / "away")
     *found, end = mergerepl.Replica(fresh.path("north")).pending()
     assert {each.direction for each in found} == {"upload"}
@@ -495,10 +498,10 @@ def test_capture_waits_for_a_publisher_that_is_out_of_reach(fresh):
 
 
 def test_a_generation_number_left_by_a_capture_that_died_is_not_given_twice(fresh):
-    fresh.run("update TABLE set item = 'q'", "north", "lines")
+    fresh.run("update TABLE set item = 'q' where true", "north", "lines")
     with dies("capture.before_contents"):
         fresh.capture("north")
-    fresh.run("update TABLE set note = 'q'", "north")
+    fresh.run("update TABLE set note = 'q' where true", "north")
     assert captured_counts(fresh.capture("north")) == {"orders": (0, 3, 0), "lines": (0, 2, 0)}
     generations = Replica(fresh.path("north")).control.rows(genhistory.TABLE)
     numbers = [row.generation for row in generations]

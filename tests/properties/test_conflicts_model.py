@@ -13,7 +13,7 @@ from tests.properties import resolver_rules as rules
 
 IS_LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
 # No factor of what the histories are made of: each kind of edit, order and direction is met.
-STRIDE = 1 if IS_LONG else 89
+STRIDE = 1 if IS_LONG else 269
 
 # What a function of the user's own decides, no reference knows.
 OURS = {name: resolver for name, resolver in RESOLVERS.items() if name != CUSTOM}

@@ -177,7 +177,8 @@ def test_clustering_is_the_publishers(spark: SparkSession, replica_dir: Path, ma
     spark.sql(f"OPTIMIZE delta.`{hub.root('north')}/orders`")
 
 
-@pytest.mark.parametrize("policy", ["classic", pytest.param("v2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["classic", "v2"])
 def test_a_table_is_known_from_its_checkpoint(spark: SparkSession, replica_dir: Path, policy: str) -> None:
     path = replica_dir / "t"
     spark.sql(

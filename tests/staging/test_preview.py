@@ -19,7 +19,7 @@ from tests.publish.publishing import orders
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=pytest.mark.slow)])
 def test_the_first_conflicts_by_key_are_shown(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, engine: Literal["auto", "spark"]
 ) -> None:

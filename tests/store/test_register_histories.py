@@ -26,7 +26,7 @@ from mergerepl.store.register_state import read_register
 from mergerepl.store.storage import FolderStorage
 
 IS_LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
-HISTORIES = 10_000 if IS_LONG else 120
+HISTORIES = 10_000 if IS_LONG else 60
 AT_ONCE = Pace(1e-9)
 _MOST_REQUESTS = 40
 """The least number for one agent that is alone."""
