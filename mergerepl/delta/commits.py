@@ -278,12 +278,14 @@ def is_foreign(table: Location, name: str) -> bool:
     return not os.path.normpath(table / path).startswith(f"{table}{os.sep}")
 
 
-def find_own_commit(table: Location, mark: CommitMark, *, from_version_exclusive: int) -> Commit | None:
-    """Return the commit after a version that carries this very mark, or None.
+def find_own_commit(
+    table: Location, mark: CommitMark, *, from_version_exclusive: int, through: int | None = None
+) -> Commit | None:
+    """Return the commit after a version, up to `through` or the head, that carries this very mark, or None.
 
     It reads back a write: another process may have overwritten the commit on a local path. It also shows a repeated run
     that a step is already done.
     """
-    head = head_version(table)
+    head = head_version(table) if through is None else through
     read = commits(table, from_version_exclusive=from_version_exclusive, through_version_inclusive=head)
     return next((commit for commit in read if commit.mark == mark), None)

@@ -43,6 +43,10 @@ _MOST_PAGES, _OBJECTS_OF_PAGE = 3, 1000
 _MOST_KEPT_BYTES = 64 * 1024
 """The largest log file that is kept in memory while its root is held."""
 
+_MOST_CONTENTS = 256
+_contents: dict[tuple[Location, str], bytes] = {}
+"""Log file and tag -> its content, for the next session: a listing shows whether the file still has that tag."""
+
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^.]+)*\.(?:parquet|json)\Z")
 """The name of a checkpoint file, of any kind; its group is the version."""
 
@@ -204,6 +208,28 @@ def head_version(table: Location) -> int:
     return max(versions)
 
 
+def recent_head(table: Location) -> int:
+    """Return the latest version of a table; of a user's table in a store that is held, the one that was seen last.
+
+    For questions that a commit of another writer does not change, and for writes that such a commit refuses.
+
+    Raises: as `head_version`.
+    """
+    known = memory_of(table).get(("listed", table)) if line_of(table) is None else None
+    return head_version(table) if known is None else int(known)
+
+
+def forget_recent_head(table: Location) -> None:
+    """Forget the head that was seen last: another writer committed after it."""
+    memory_of(table).pop(("listed", table), None)
+
+
+def note_written(table: Location, version: int) -> None:
+    """Note that a library committed a version of a user's table in a store. The commit itself is read, for `read_back`."""
+    if not is_local(table) and line_of(table) is None and _read_log_file(table, version) is not None:
+        memory_of(table)["listed", table] = version
+
+
 def head_if_any(table: Location) -> int | None:
     """Return the latest version of a table, None if it is none. In a store, one listing shows both.
 
@@ -275,7 +301,7 @@ def as_seen(table: Location, version: int) -> list[Any]:
     """
     if (known := seen_before(table, version)) is not None:
         return known
-    facts = _facts_of_commit(table, version)
+    facts = memory_of(table).get(("read", log_path(table, version))) or _facts_of_commit(table, version)
     written_ns = facts.written_ns if is_local(table) else 0
     seen = [str(table), version, facts.size, written_ns, facts.tag]
     note_seen(table, version, seen)
@@ -348,8 +374,24 @@ def _read_log_file(table: Location, version: int) -> bytes | None:
     memory = memory_of(table)
     if (known := memory.get(at)) is not None:
         return bytes(known)
+    listed = memory.get(("facts", at))
+    if listed is not None and (same := _contents.get((at, listed.tag))) is not None:
+        memory[at] = same
+        return same
     if (found := storage(table).read(at)) is None:
         return None
-    if len(found[0]) <= _MOST_KEPT_BYTES:
+    if len(found[0]) <= _MOST_KEPT_BYTES and not is_local(table):
         memory[at] = found[0]
+        memory["read", at] = FileFacts(len(found[0]), 0, found[1])
+        _contents[at, found[1]] = found[0]
+        while len(_contents) > _MOST_CONTENTS:
+            _contents.pop(next(iter(_contents)), None)
     return found[0]
+
+
+def note_log_file(table: Location, version: int, data: bytes) -> None:
+    """Note the log file that this process wrote as the next version of a table which it alone writes."""
+    memory = memory_of(table)
+    memory.pop(log_path(table, version - 1), None)
+    if len(data) <= _MOST_KEPT_BYTES:
+        memory[log_path(table, version)] = data

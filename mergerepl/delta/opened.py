@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.fences import refuse_fenced
 from mergerepl.delta.known_heads import forget_head, note_head
-from mergerepl.delta.log import as_seen, has_commit, last_version
+from mergerepl.delta.log import as_seen, has_commit, last_version, note_written
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
@@ -75,6 +75,7 @@ class OpenedTable:
             is_moved = log is self._log and log.version() != version
             if is_moved:
                 note_head(self._path, log.version())
+                note_written(self._path, log.version())
             else:
                 # A commit of files does not move it.
                 forget_head(self._path)

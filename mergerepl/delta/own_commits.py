@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from mergerepl.delta.fences import version_at
 from mergerepl.delta.known_heads import note_head, note_seen
-from mergerepl.delta.log import head_version, last_version, log_actions, log_path
+from mergerepl.delta.log import head_version, last_version, log_actions, log_path, note_log_file
 from mergerepl.delta.marks import BOOKKEEPING, CommitMark
 from mergerepl.delta.own_log import note_commit
 from mergerepl.delta.parquet_files import parquet_source
@@ -169,5 +169,7 @@ def _put(state: TableState, actions: Sequence[Mapping[str, Any]]) -> None:
     note_head(state.path, version)
     note_seen(state.path, version, [str(state.path), version, len(data), 0, tag])
     note_commit(state.path, version, actions)
-    if version % _COMMITS_OF_CHECKPOINT == 0:
+    note_log_file(state.path, version, data)
+    # Tables take turns, by the lengths of their names: a session commits to some ten.
+    if (version + len(state.path.prefix)) % _COMMITS_OF_CHECKPOINT == 0:
         open_table(state.path, version).checkpoint()

@@ -27,7 +27,7 @@ from mergerepl.spark.callers import active_session
 from mergerepl.spark.in_memory import collected
 from mergerepl.spark.session import copy_if_possible, in_session, with_write_confs
 from mergerepl.store.location import Location
-from mergerepl.store.storage import is_folder, make_folder, remove_folder
+from mergerepl.store.storage import end_begun_folder, is_folder, make_folder, remove_folder
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +106,7 @@ def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = 
         remove_folder(folder)
     if is_in_process():
         return _write_here(rows, folder, measures)
+    end_begun_folder(folder)
     make_folder(folder / "_temporary" / "0" / "_temporary")
     written = with_write_confs(rows)
     observation = Observation()

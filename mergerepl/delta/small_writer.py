@@ -19,6 +19,7 @@ from mergerepl.delta.engine_choice import (
     require_texts,
 )
 from mergerepl.delta.footers import footer_problem, read_footer
+from mergerepl.delta.log import recent_head
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.parquet_files import parquet_dataset
 from mergerepl.delta.reads import may_hold, plain_files
@@ -32,7 +33,7 @@ from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import WriterProperties
+    from deltalake import PostCommitHookProperties, WriterProperties
 
 MOST_ROWS = 100_000
 """The most rows of one MERGE; this process holds them in memory."""
@@ -44,6 +45,9 @@ MOST_BYTES_REWRITTEN = 256 * 1024 * 1024
 """The most bytes of the files with such rows: delta-rs rewrites a touched file here, batch by batch."""
 
 MOST_FILES = 100
+
+_COMMITS_OF_CLEANUP = 10
+"""delta-rs looks for expired log files of a table in a store at every tenth version, as Spark does with its checkpoints."""
 
 ACTION = "action"
 
@@ -218,7 +222,8 @@ def merge_by_delta_rs(
     Raises: NeedsSparkError if Spark has to merge; CommitFailedError if another writer committed after the table was
     read (a commit never follows one that was not read).
     """
-    state = open_table(table)
+    # A later commit makes this one fail, and the next attempt opens the table at its head.
+    state = open_table(table, recent_head(table))
     if (refused := reason_for_spark(state, article, actions, bounds)) is not None:
         raise refused
     if not is_done(state, transaction):
@@ -267,6 +272,7 @@ def _merge(
             commit_properties=commit_properties(
                 state.path, transaction.mark, transaction, max_commit_retries=0
             ),
+            post_commithook_properties=_hooks(state),
         )
         if Action.DELETE in found:
             merge = merge.when_matched_delete(is_delete)
@@ -285,6 +291,14 @@ def _merge(
     if not is_written:
         # Without changes delta-rs commits nothing; Spark's MERGE leaves its transaction.
         add_files(open_table(state.path), {}, transaction)
+
+
+def _hooks(state: TableState) -> "PostCommitHookProperties":
+    """Return what delta-rs does after a commit. In a store it lists the whole log to clean it up, so it seldom does."""
+    from deltalake import PostCommitHookProperties
+
+    cleans = None if state.path.is_local or state.version % _COMMITS_OF_CLEANUP == 0 else False
+    return PostCommitHookProperties(cleanup_expired_logs=cleans)
 
 
 def _same_key(state: TableState, article: PublishedArticle, bounds: KeyBounds) -> Iterator[str]:

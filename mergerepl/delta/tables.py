@@ -18,6 +18,7 @@ from mergerepl.delta.log import (
     is_as_seen,
     is_delta_table,
     list_logs,
+    recent_head,
     table_place_problem,
     written_ns,
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mergerepl.delta.commits import Commit, find_own_commit
 from mergerepl.delta.fences import FENCE_APP_ID, commit_terms, version_at, with_fence
 from mergerepl.delta.known_heads import forget_head
+from mergerepl.delta.log import forget_recent_head, recent_head
 from mergerepl.delta.marks import FENCE, CommitMark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError, StoreError
@@ -71,7 +72,7 @@ def commit_once(
     Raises: `lost` (`lost_commits`) if other writers win every commit; CommitConflictError if the commit was reported
     done but is not in the log; errors of `write`.
     """
-    done = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
+    done = _find_recent(table, transaction.mark, from_version_exclusive)
     if done is not None:
         return done
     retry_conflicts(write, table, lost)
@@ -92,6 +93,7 @@ def retry_conflicts(write: Callable[[], T], table: Location, lost: CommitConflic
             return write()
         except (CommitFailedError, *COMMIT_CONFLICTS) as error:
             log.info("commit conflict on %s, attempt %s", table, attempt)
+            forget_recent_head(table)
             if attempt == COMMIT_ATTEMPTS:
                 raise lost from error
             time.sleep(RETRY_WAIT_S * attempt)
@@ -206,7 +208,10 @@ def read_back(table: Location, transaction: Transaction, *, from_version_exclusi
     Raises: CommitConflictError if it is missing: on a local path another process can overwrite a commit (reliability.md
     0.1).
     """
-    commit = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
+    # In a store, `OpenedTable.writing` has read the commit itself.
+    commit = _find_recent(table, transaction.mark, from_version_exclusive) or find_own_commit(
+        table, transaction.mark, from_version_exclusive=from_version_exclusive
+    )
     if commit is None:
         raise CommitConflictError(
             f"The commit '{transaction.mark.step}' on '{table}' was reported done and is not in the log: "
@@ -217,9 +222,17 @@ def read_back(table: Location, transaction: Transaction, *, from_version_exclusi
     return commit
 
 
+def _find_recent(table: Location, mark: CommitMark, version: int) -> Commit | None:
+    """Return the commit after a version, up to the head that was seen last, that carries a mark."""
+    return find_own_commit(table, mark, from_version_exclusive=version, through=recent_head(table))
+
+
 def transaction_version(table: Location, app_id: str) -> int:
-    """Return the number of the last transaction of an application in a table, or -1."""
-    return open_table(table).transaction_version(app_id)
+    """Return the number of the last transaction of an application of ours in a table, or -1.
+
+    In a store, only the holder of the table's root commits such transactions.
+    """
+    return open_table(table, recent_head(table)).transaction_version(app_id)
 
 
 def next_transaction(table: Location, app_id: str, mark: CommitMark) -> Transaction:

@@ -7,6 +7,7 @@ guids, watermarks.
 """
 
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import give_up_advice
@@ -15,8 +16,9 @@ from mergerepl.model.results import PhaseCounts
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog, RegisteredRedoLog
-from mergerepl.store.register import register_of, state_of
+from mergerepl.store.register import line_under, register_of, state_of
 from mergerepl.store.storage import (
+    begin_folder,
     copy_file,
     files_below,
     files_in,
@@ -232,7 +234,11 @@ def is_staged(folder: Location) -> bool:
 
 def staged_folders(staging: Location) -> list[Location]:
     """Return the folders of staged sessions, complete or not, by name."""
-    return [staging / name for name in folders_in(staging)]
+    if (names := _noted_names(staging)) is None:
+        names = {*folders_in(staging)}
+        if not is_local(staging) and (line := line_under(staging.parents[1])) is not None:
+            line.memory["staged", staging] = names
+    return [staging / name for name in sorted(names)]
 
 
 def staged_changesets(folder: Location) -> list[Changeset]:
@@ -273,7 +279,29 @@ def new_folder(folder: Location) -> Location:
     """Create the empty folder of a changeset and return it."""
     drop(folder)
     make_folder(folder)
+    if (names := _noted_names(folder.parent)) is not None:
+        names.add(folder.name)
     return folder
+
+
+def new_session_folder(staging: Location) -> Location:
+    """Create the folder of a new session, under the session's identifier, and return it."""
+    folder = staging / str(uuid4())
+    begin_folder(folder)
+    if (names := _noted_names(staging)) is not None:
+        names.add(folder.name)
+    return folder
+
+
+def _noted_names(staging: Location) -> set[str] | None:
+    """Return the noted names of a publisher's staged folders in a store, None if they have to be listed.
+
+    Only the holder of its register makes and removes such folders. A displaced agent may leave another one, which a later
+    process removes.
+    """
+    line = None if is_local(staging) else line_under(staging.parents[1])
+    names: set[str] | None = None if line is None else line.memory.get(("staged", staging))
+    return names
 
 
 def set_aside(folder: Location) -> Location:
@@ -307,3 +335,5 @@ def replace_rows(folder: Location, by: Location) -> None:
 def drop(folder: Location) -> None:
     """Remove a staged folder."""
     redo_log(folder).finish()
+    if (names := _noted_names(folder.parent)) is not None:
+        names.discard(folder.name)

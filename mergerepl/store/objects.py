@@ -53,6 +53,8 @@ _kept: dict[Location, bytes] = {}
 """Contents of objects that are written once, such as data files; the last one read comes last."""
 _listed: dict[Location, list[str]] = {}
 """Folder -> the names in it, of folders that only this process fills. Its own writes and removals forget the entry."""
+_begun: dict[Location, set[Location]] = {}
+"""Folder -> all objects below it, of folders with names of their own that this process began, and fills by PUTs alone."""
 _kept_lock = Lock()
 
 
@@ -158,6 +160,7 @@ class ObjectStorage:
             return
         before_write()
         _forget(at)
+        _note_begun(at)
         with _named("write", at):
             self._client.put(at.prefix, data)
 
@@ -226,6 +229,8 @@ class ObjectStorage:
             known = _listed.get(folder)
         if known is not None:
             return known
+        if (begun := _begun_below(folder)) is not None:
+            return sorted({at.relative_to(folder).partition("/")[0] for at in begun})
         if names := self.list_from(folder):
             with _kept_lock:
                 _listed[folder] = names
@@ -252,6 +257,8 @@ class ObjectStorage:
 
     def is_folder(self, at: Location) -> bool:
         """Whether an object is below a place."""
+        if (begun := _begun_below(at)) is not None:
+            return bool(begun)
         with _named("list", at):
             return any(page for page in self._client.list(at.prefix or None, chunk_size=1))
 
@@ -264,9 +271,15 @@ class ObjectStorage:
             _forget(*files)
             with _named("remove", files[0]):
                 self._client.delete([at.prefix for at in files])
+            with _kept_lock:
+                for known in _begun.values():
+                    known.difference_update(files)
 
     def files_below(self, folder: Location) -> Iterator[Location]:
         """Yield all objects below a folder."""
+        if (begun := _begun_below(folder)) is not None:
+            yield from begun
+            return
         with _named("list", folder):
             for page in self._client.list(folder.prefix or None):
                 for each in page:
@@ -275,6 +288,19 @@ class ObjectStorage:
     def delete_tree(self, folder: Location) -> None:
         """Remove all objects below a folder."""
         self.delete(*self.files_below(folder))
+        with _kept_lock:
+            _begun.pop(folder, None)
+
+    def begin_folder(self, folder: Location) -> None:
+        """Note that a folder is empty: only this process knows its name, and fills it by `put` until `end_folder`."""
+        with _kept_lock:
+            _begun[folder] = set()
+
+    def end_folder(self, place: Location) -> None:
+        """Note that a library fills a place: the folders above it that were begun are listed again."""
+        with _kept_lock:
+            for folder in [each for each in _begun if place.is_in(each)]:
+                del _begun[folder]
 
     def make_folder(self, at: Location) -> None:
         """Do nothing: a folder is there with its first object."""
@@ -284,10 +310,12 @@ class ObjectStorage:
         """Rename an object, or all objects below a folder, inside this bucket. It is not atomic: first all are copied."""
         before_write()
         files = [*self.files_below(at)] or [at]
-        _forget(to, *(to / each.relative_to(at) for each in files if each != at))
+        places = [to if each == at else to / each.relative_to(at) for each in files]
+        _forget(to, *places)
         with _named("copy", at):
-            for each in files:
-                self._client.copy(each.prefix, (to if each == at else to / each.relative_to(at)).prefix)
+            for each, place in zip(files, places, strict=True):
+                _note_begun(place)
+                self._client.copy(each.prefix, place.prefix)
         self.delete(*files)
 
     def force_to_disk(self, at: Location) -> None:
@@ -299,6 +327,7 @@ class ObjectStorage:
     def _put_if(self, at: Location, data: bytes, tag: str | None) -> str:
         """Write an object that has a tag, or is absent if the tag is None."""
         before_write()
+        _note_begun(at)
         for _ in range(_TRIES):
             try:
                 # obstore 0.12 does not take a version of None.
@@ -365,6 +394,20 @@ def _forget(*files: Location) -> None:
         for at in files:
             _kept.pop(at, None)
             _listed.pop(at.parent, None)
+
+
+def _note_begun(at: Location) -> None:
+    with _kept_lock:
+        for folder, known in _begun.items():
+            if at.is_in(folder):
+                known.add(at)
+
+
+def _begun_below(place: Location) -> list[Location] | None:
+    """Return the objects below a place in a folder that this process began, None for other places."""
+    with _kept_lock:
+        known = next((known for folder, known in _begun.items() if place.is_in(folder)), None)
+        return None if known is None else sorted(at for at in known if at != place and at.is_in(place))
 
 
 @contextmanager

@@ -466,6 +466,20 @@ def make_folder(path: Location) -> None:
     storage(path).make_folder(path)
 
 
+def begin_folder(path: Location) -> None:
+    """Create a folder under a name that no other process knows. What is in it is then known without listing it."""
+    found = storage(path)
+    found.make_folder(path)
+    if isinstance(found, ObjectStorage):
+        found.begin_folder(path)
+
+
+def end_begun_folder(place: Location) -> None:
+    """Note that a library writes files at a place: folders above it that were begun are listed from now on."""
+    if isinstance(found := storage(place), ObjectStorage):
+        found.end_folder(place)
+
+
 def keep_former(folder: Location) -> None:
     """Rename a folder to the first free name of `<name>.kept1`, `<name>.kept2` and so on."""
     numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))

@@ -94,7 +94,7 @@ def test_a_log_is_known_as_delta_rs_reads_it_whoever_wrote_the_commit(root, tabl
         append(table, 20, 21, mode="overwrite")
         append(table, 22)
         check(table)
-        # From the checkpoint of version 8.
+        # From the checkpoint of version 7.
         own_log._logs.clear()
         check(table)
         assert open_table(table, 3).files().num_rows == 3
@@ -125,13 +125,14 @@ def test_rows_are_queried_without_reading_the_log_again_and_from_a_checkpoint(ro
 def test_an_append_to_a_known_table_takes_two_requests(root, table, proxy: Proxy):
     with held(root):
         make(table)
-        append(table, 1)
+        for number in range(1, 4):
+            append(table, number)
         proxy.reset()
-        append(table, 2)
+        append(table, 4)
         assert proxy.counts() == {"PUT": 1, "PUT-IF": 1}
     with held(root):
         proxy.reset()
-        append(table, 3)
+        append(table, 5)
         assert proxy.counts() == {"PUT": 1, "PUT-IF": 1}
         check(table)
 
@@ -203,7 +204,7 @@ def test_spark_reads_a_table_from_a_checkpoint_that_was_written_here(root, table
         for number in range(1, 9):
             append(table, number)
         append(table, 30, mode="overwrite")
-    assert storage(table).exists(table.join("_delta_log", f"{8:020}.checkpoint.parquet"))
+    assert storage(table).exists(table.join("_delta_log", f"{7:020}.checkpoint.parquet"))
     assert engine.session() is spark
 
     def numbers(**options: int) -> list[int]:

@@ -9,7 +9,7 @@ from mergerepl.changes import PUBLISHER
 from mergerepl.delta.commit_files import MOST_ROWS
 from mergerepl.delta.engine_choice import ARROW_FOR_FEW, EngineChoice, NeedsSparkError, TooLargeForArrowError
 from mergerepl.delta.small_writer import article_problem
-from mergerepl.delta.tables import open_table
+from mergerepl.delta.tables import open_table, recent_head
 from mergerepl.filters.columns import spark_operation
 from mergerepl.merge.session.sides import SideState
 from mergerepl.merge.stage.decision import read_fields
@@ -88,4 +88,6 @@ def _of_table(window: CaptureWindow) -> str | None:
         return "its metadata changed"
     if window.has_changes and window.state is None:
         return "it was written while its log was read"
-    return article_problem(window.state or open_table(window.table), window.article)
+    return article_problem(
+        window.state or open_table(window.table, recent_head(window.table)), window.article
+    )

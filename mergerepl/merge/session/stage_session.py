@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
@@ -44,7 +43,7 @@ from mergerepl.replica.subscription import write_pointer
 from mergerepl.rows.lineage_value import agent_nickname
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.plain import plain_errors
-from mergerepl.store.changeset import Changeset, drop_rows, new_folder
+from mergerepl.store.changeset import Changeset, drop_rows, new_session_folder
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import worker_threads
 
@@ -347,8 +346,8 @@ def staged_changeset(
     numbers = number_generations(
         plan, last_generations, filtered=moving, resolving_alone=resolving_alone(will_be[PUBLISHER])
     )
-    session = str(uuid4())
-    folder = new_folder(sides[PUBLISHER].replica.staging / session)
+    folder = new_session_folder(sides[PUBLISHER].replica.staging)
+    session = folder.name
     committing: Future[dict[str, SideState]] | None = None
     try:
         # They are independent, and each leaves the machine idle while Spark plans its next query.

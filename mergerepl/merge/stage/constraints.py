@@ -22,7 +22,7 @@ from mergerepl.delta.contract.rules import table_rules
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.small_writer import reason_for_spark
-from mergerepl.delta.tables import TableState, analyse_merge, open_table, read_version
+from mergerepl.delta.tables import TableState, analyse_merge, open_table, read_version, recent_head
 from mergerepl.delta.types import padded_types
 from mergerepl.errors import ApplyError
 from mergerepl.frames import Column, DataFrame, F, is_in_process, on_spark
@@ -67,7 +67,8 @@ def destinations(
 
     Raises: ApplyError if they pad texts otherwise.
     """
-    tables = {side: open_table(replicas[side].table(article)) for side, article in at.items()}
+    places = {side: replicas[side].table(article) for side, article in at.items()}
+    tables = {side: open_table(place, recent_head(place)) for side, place in places.items()}
     _refuse_other_padding(at[changes.PUBLISHER], tables[changes.PUBLISHER], tables[changes.SUBSCRIBER])
     return {
         side: Destination(changes.ACTION_OF[side], tables[side], at[side], work, rows)
