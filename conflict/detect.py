@@ -193,7 +193,8 @@ def _changed(side: str, field: Column) -> Column:
     """True if a side changed a field: its last change there is not part of the other side's lineage.
 
     A row-tracked article has one answer for the whole row: both sides changed it. A version that was made while the
-    article was row-tracked has no colv1: it counts as changed in every column.
+    article was row-tracked has no colv1: it counts as changed in every column. So does a row that the other side's new
+    row of its key does not continue.
     """
     # A side that has the publication's row has its columns as well, until they are changed.
     is_published = lineage.version_of(F.col(f"{side}.{LINEAGE}"), F.lit(PUBLICATION)) > 0
@@ -202,8 +203,10 @@ def _changed(side: str, field: Column) -> Column:
     version = F.coalesce(entry, F.when(is_published, published))
     known = F.col(f"{OTHER_SIDE[side]}.{LINEAGE}")
     other = OTHER_SIDE[side]
-    terms = (parameter_column(f"{ARTICLE}.{name}") for name in (FRESH_AFTER_OF[other], FLOOR))
-    floor = lineage.known_floor(F.col(f"{other}.{BORN_GENERATION}"), *terms)
-    is_known = lineage.is_covered(version, known, floor=floor)
+    born = F.col(f"{other}.{BORN_GENERATION}")
+    fresh_after, floor = (parameter_column(f"{ARTICLE}.{name}") for name in (FRESH_AFTER_OF[other], FLOOR))
+    is_covered = lineage.is_covered(version, known, floor=lineage.known_floor(born, fresh_after, floor))
+    deleted = (F.col(f"{each}.{DELETED}") for each in (other, side))
+    is_known = is_covered & ~lineage.is_another_row(born, fresh_after, *deleted)
     is_by_column = F.col(f"{side}.{COLV1}").isNotNull() | F.col(f"{side}.{DELETED}")
     return ~(F.col(f"{ARTICLE}.{COLUMN_TRACKING}") & is_by_column & is_known)

@@ -115,12 +115,21 @@ def _comparison(is_written_out: bool) -> tuple[dict[str, Column], Column]:
     def knows(side: str) -> Column:
         return F.col(_KNOWS[side])
 
+    def is_another(side: str) -> Column:
+        born, fresh_after = (
+            F.col(f"{side}.{BORN_GENERATION}"),
+            parameter_column(f"{ARTICLE}.{FRESH_AFTER_OF[side]}"),
+        )
+        return lineage.is_another_row(
+            born, fresh_after, *(F.col(f"{each}.{DELETED}") for each in (side, OTHER_SIDE[side]))
+        )
+
     verdict = (
         F.when(F.col(PUBLISHER).isNull(), Verdict.UPLOAD.value)
         .when(F.col(SUBSCRIBER).isNull(), Verdict.DOWNLOAD.value)
         .when(knows(PUBLISHER) & knows(SUBSCRIBER), Verdict.KNOWN.value)
-        .when(knows(PUBLISHER), Verdict.DOWNLOAD.value)
-        .when(knows(SUBSCRIBER), Verdict.UPLOAD.value)
+        .when(knows(PUBLISHER) & ~is_another(PUBLISHER), Verdict.DOWNLOAD.value)
+        .when(knows(SUBSCRIBER) & ~is_another(SUBSCRIBER), Verdict.UPLOAD.value)
         .otherwise(Verdict.CANDIDATE.value)
     )
     return {_KNOWS[side]: covers(side) for side in OTHER_SIDE}, verdict

@@ -90,6 +90,14 @@ def known_floor(born: Column, fresh_after: Column, floor: Column) -> Column:
     return F.when(is_fresh(born, fresh_after), 0).otherwise(floor)
 
 
+def is_another_row(born: Column, fresh_after: Column, deleted: Column, other_deleted: Column) -> Column:
+    """True if a live row is new to the other side, which has a live row of that key: it is not a version of that row.
+
+    Its lineage may still include the other one's: a replica numbers its versions of both. (decisions/0155)
+    """
+    return is_fresh(born, fresh_after) & ~deleted & ~other_deleted
+
+
 def writers(one: Column, other: Column) -> Column:
     """Return the nicknames in two lineages, each once."""
     return F.array_union(F.map_keys(one), F.map_keys(other))

@@ -110,7 +110,12 @@ FRESH_ABOVE_FLOOR_3: dict[str, Case] = {
         hq("p z", "a: hq 3, b: hq 3", "hq 4"),
         north("q z", "a: north 4", "north 4")._replace(born=9),
         ("conflict", ["a"]),
-    )
+    ),
+    "nor one of its own writer": (
+        hq("p z", "a: north 1, b: north 1", "north 1"),
+        north("q z", "a: north 4, b: north 4", "north 4")._replace(born=9),
+        ("conflict", ["a"]),
+    ),
 }
 TABLES = (
     (ROW_TRACKED, BY_ROW),

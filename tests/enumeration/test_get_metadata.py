@@ -66,6 +66,22 @@ VERDICTS: dict[str, tuple[Pair, str]] = {
         Pair(changed("hq 3"), changed("north 2", born=8), Setting(floor=3, fresh_after=8)),
         "known",
     ),
+    "a new row of a key is no version of an older, live row of its writer": (
+        Pair(changed("north 1"), changed("north 9", born=9), Setting(fresh_after=8)),
+        "candidate",
+    ),
+    "a row that was sent as a new one is": (
+        Pair(changed("north 1"), changed("north 9", born=8), Setting(fresh_after=8)),
+        "upload",
+    ),
+    "a new row of a key continues its writer's delete": (
+        Pair(changed("north 1", row=None), changed("north 9", born=9), Setting(fresh_after=8)),
+        "upload",
+    ),
+    "a new row that both sides hold in one version": (
+        Pair(changed("north 9"), changed("north 9", born=9), Setting(fresh_after=8)),
+        "known",
+    ),
     "a delete that includes the other's change": (
         Pair(changed("hq 2, north 1", row=None), changed("north 1")),
         "download",

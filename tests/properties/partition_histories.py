@@ -221,6 +221,12 @@ CASES: list[tuple[str, int, str, dict[str, Any]]] = [
      {"hub": ALL_AT_HUB, "south": AT_SOUTH, "losers": 0}),
     ("41 inserted where it left", 0, f"{MOVE}; north; north: +c1 region=North; north",
      {"north": "", "hub": ALL_AT_HUB, "losers": 1}),
+    ("41 and its own row that left", 0,
+     "north: +c3 region=South; north; north: +c3 region=North; north; south",
+     {"north": AT_NORTH, "hub": "c1 c2 c3 o10 o20 l100 l200", "losers": 1}),
+    ("41 and deleted again", 0,
+     "north: +c3 region=South; north; north: +c3 region=North; capture north; north: -c3; north; south",
+     {"north": AT_NORTH, "hub": "c1 c2 c3 o10 o20 l100 l200", "losers": 0}),
     # Of equal priorities the first to arrive wins.
     ("42 one key twice", 0, "north: +c7 region=North; north; south: +c7 region=South; south",
      {"north": "c1 c7 o10 l100", "south": AT_SOUTH, "losers": 1}),

@@ -398,7 +398,8 @@ class Network:
         is_new = before is None and known is None
         if before is None and known and self._goes_on_elsewhere(replica, known, is_late=writer is not None):
             # The row goes on without this replica: an insert of the key here knows nothing of it.
-            seen = frozenset(e for e in seen if self.writes[e][0] == replica.name)
+            is_own = known.type != 5
+            seen = frozenset(e for e in seen if is_own and self.writes[e][0] == replica.name)
             floor = max(known.lineage.values(), default=0)
             lineage, is_new = {}, True
         lineage = bump(lineage, writer or replica.nick, floor)
@@ -755,6 +756,9 @@ class Network:
         hub_knows, sub_knows = covers(theirs.lineage, mine.lineage), covers(mine.lineage, theirs.lineage)
         if hub_knows and sub_knows:
             return "known", theirs, None
+        if is_new and theirs.row is not None:
+            # Another row of that key: no version of the publisher's, whatever the lineages say.
+            sub_knows = False
         if hub_knows:
             if not theirs.seen >= mine.seen:
                 raise Hole(f"{key}: the publisher's lineage covers changes that it does not have")
