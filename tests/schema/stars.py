@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
+from pyspark.sql import SparkSession
 
 import mergerepl
 from tests.replacements import create_or_replace
@@ -151,3 +152,16 @@ class Star(Published):
         self.subscribers = [name for name in SUBSCRIBERS if (saved / name).exists()]
         shutil.rmtree(self.root)
         shutil.copytree(saved, self.root)
+
+
+def alter(spark: SparkSession, star: Star, replica: str, *changes: str) -> None:
+    """Change both tables of a replica by Spark; each change is what follows the table's name."""
+    for name in ARTICLES:
+        for change in changes:
+            spark.sql(f"ALTER TABLE delta.`{star.root / replica / name}` {change}")
+
+
+def update(spark: SparkSession, star: Star, replica: str, key: int, values: str) -> None:
+    """Set values of a row in both tables of a replica by Spark."""
+    for name in ARTICLES:
+        spark.sql(f"UPDATE delta.`{star.root / replica / name}` SET {values} WHERE id = {key}")

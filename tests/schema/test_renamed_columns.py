@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.cli.main import main
 from tests.faults.deaths import dies
-from tests.schema.stars import ARTICLES, Star
+from tests.schema.stars import ARTICLES, Star, alter, update
 from tests.schema_changes import MAPPED
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -44,20 +44,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> t
     return star, star.save(tmp_path_factory.mktemp("saved") / "root")
 
 
-def alter(spark: SparkSession, star: Star, replica: str, *changes: str) -> None:
-    for name in ARTICLES:
-        for change in changes:
-            spark.sql(f"ALTER TABLE delta.`{star.root / replica / name}` {change}")
-
-
 def exchange(spark: SparkSession, star: Star, replica: str) -> None:
     names = (("a", "x"), ("b", "a"), ("x", "b"))
     alter(spark, star, replica, *(f"RENAME COLUMN {before} TO {after}" for before, after in names))
-
-
-def update(spark: SparkSession, star: Star, replica: str, key: int, values: str) -> None:
-    for name in ARTICLES:
-        spark.sql(f"UPDATE delta.`{star.root / replica / name}` SET {values} WHERE id = {key}")
 
 
 def rows(spark: SparkSession, star: Star, replica: str, name: str) -> dict[int, tuple[str, str]]:

@@ -16,25 +16,11 @@ from pyspark.sql import SparkSession
 from mergerepl.cli.main import main
 from mergerepl.errors import MergeReplError
 from tests.faults.deaths import dies
-from tests.schema.stars import ARTICLES, Published, Star
+from tests.schema.stars import ARTICLES, Published, Star, alter, update
+from tests.schema.stars import LADDER as FOLLOWING
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-LADDER = (
-    "",
-    "schema.before_record",
-    "schema.after_record",
-    "schema.after_capture",
-    "schema.before_alter",
-    "schema.after_alter",
-    "schema.after_alter:2",
-    "schema.before_capture",
-    "schema.before_articles",
-    "schema.before_published_version",
-    "schema.after_articles",
-    "stage.after_manifest",
-    "publisher.after_merge",
-    "subscriber.before_merge",
-)
+LADDER = ("", *FOLLOWING, "schema.after_alter:2")
 TYPES = {"qty": "integer", "price": "float", "cost": "decimal(5,2)", "day": "date"}
 WIDE = {"qty": "BIGINT", "price": "DOUBLE", "cost": "DECIMAL(12,4)", "day": "TIMESTAMP_NTZ"}
 WIDENING = (
@@ -71,17 +57,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> t
         "qty = 1099511627776, price = 0.1, cost = 12345678.1234, day = TIMESTAMP_NTZ '2024-03-01 12:30:00'",
     )
     return star, star.save(tmp_path_factory.mktemp("saved") / "root")
-
-
-def alter(spark: SparkSession, star: Star, replica: str, *changes: str) -> None:
-    for name in ARTICLES:
-        for change in changes:
-            spark.sql(f"ALTER TABLE delta.`{star.root / replica / name}` {change}")
-
-
-def update(spark: SparkSession, star: Star, replica: str, key: int, values: str) -> None:
-    for name in ARTICLES:
-        spark.sql(f"UPDATE delta.`{star.root / replica / name}` SET {values} WHERE id = {key}")
 
 
 def rows(spark: SparkSession, star: Star, replica: str, name: str) -> dict[int, dict[str, Any]]:
