@@ -228,6 +228,8 @@ def reinit(
         lost = 0 if terms["upload_first"] else sum(each.unsent for each in planned.articles)
         given_up = f", and give up {counted(lost, 'change')} that it has not sent" if lost else ""
         roots = ", ".join(project.own_roots())
+        if not rows:
+            return f"No row of {named} differs from {roots}. Reinitialise its metadata{given_up}?"
         return f"Write {counted(rows, 'row')} of {named} as {roots} has them{given_up}?"
 
     with run.progress as progress:

@@ -17,8 +17,10 @@ def planned_subscriptions(stated: Stated, stored: Stored) -> Iterator[PlannedSub
     staged = [guid for session in stored.publisher.sessions for guid in session.manifest.uploaded_guids]
     for each in stored.subscribers:
         outcome, why = _outcome(each, compared)
+        if outcome == FOLLOWED and (gets := [*each.missing(stored.articles), *stated.new_rows]):
+            why = f"it gets {', '.join(row.name for row in gets)}"
         if outcome == FOLLOWED and ending:
-            why = f"{ending}: after one more upload"
+            why = "; ".join([*([why] if why else []), f"{ending}: after one more upload"])
         unsent = ""
         if each.is_active and each.row is not None and each.row.expired_at is None:
             unsent = describe_unsent(stored.publisher.root, each.replica.root, stored.pubid, staged)

@@ -214,9 +214,10 @@ def check_unwritten(root: Location, table: Location) -> None:
     for commit in commits(table, from_version_exclusive=0, through_version_inclusive=head):
         if commit.data_change and commit.kind != SETUP:
             raise PublicationError(
-                f"Subscriber '{root}' was being initialised when it was interrupted, and table '{table}' has "
-                f"been written to since (version {commit.version}). Move the table away, run `mergerepl "
-                "apply` again, and put those rows in afterwards.",
+                f"Subscriber '{root}' would get a copy at '{table}'. There is a table, which an initialisation "
+                f"made and which has been written to since (version {commit.version}): that initialisation was "
+                "interrupted, or the table's article ended. Move the table away, run `mergerepl apply` again, and put "
+                "those rows in afterwards.",
                 replica=str(root),
                 table=str(table),
             )

@@ -32,7 +32,10 @@ def dead_rows(replica: Replica, also: Mapping[int, int] = MappingProxyType({})) 
     `also` has, by tablenick, generations up to which rows would go. The generation that a watermark names stays, and so
     does the last one that was cleaned up: the enumeration for a new subscriber begins there.
     """
-    cleaned = {nick: last for nick, last in {**replica.info().cleaned, **also}.items() if last}
+    info = replica.info()
+    # An `apply` or a session that ended an article may have died before it noted that in `cleaned`.
+    ended = dict.fromkeys(replica.all_ended, info.last_generation)
+    cleaned = {nick: last for nick, last in {**info.cleaned, **also, **ended}.items() if last}
     if not cleaned:
         return {}
     rows = " or ".join(f"tablenick = {nick} and generation <= {last}" for nick, last in cleaned.items())

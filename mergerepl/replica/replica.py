@@ -258,6 +258,11 @@ class Replica:
         """Return the tablenicks of the articles of a publication that ended at this publisher."""
         return self._nicknames(pubid, ArticleState.ENDED)
 
+    @property
+    def all_ended(self) -> set[int]:
+        """The tablenicks of all articles that ended at this publisher."""
+        return {row.nickname for row in self._article_rows if row.status == ArticleState.ENDED}
+
     def ending(self, pubid: str) -> set[int]:
         """Return the tablenicks of the articles of a publication that end as soon as all have uploaded once more."""
         return self._nicknames(pubid, ArticleState.ENDING)

@@ -4,9 +4,14 @@ import logging
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 
 import mergerepl
 from mergerepl.errors import PublicationError
+from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
+from mergerepl.systables import contents, genhistory
 from tests.faults.deaths import dies
 from tests.schema.stars import SUBSCRIBERS, Star
 
@@ -91,6 +96,36 @@ def test_an_article_ends_after_the_last_upload_of_each_subscription(star: Star) 
     (result,) = star.sync("north")
     assert result.schema == ("by_column: the article ended; its table stays",)
     check(star)
+
+
+@pytest.mark.slow
+def test_what_an_article_leaves_goes_with_a_cleanup_and_a_new_copy_needs_a_free_place(star: Star) -> None:
+    star.add("hq", "c")
+    star.settle()
+    line = without(star)
+    star.project.apply()
+    with dies("end.after_ended", action="stop"):
+        star.sync()
+    star.sync()
+    # A change recorded for an article that ended holds back none of the others.
+    star.table("hq", KEPT).alter.add_columns([Field("d", PrimitiveType("string"), True)])
+    assert {each.schema for each in star.sync()} == {("by_row: add d string",)}
+    assert not waiting(star)
+    publisher = Replica(Location.of(star.root / "hq"))
+    (ended,) = publisher.all_ended
+    assert not publisher.info().cleaned[ended]
+    star.project.cleanup()
+    for name in (contents.NAME, genhistory.NAME):
+        nick = "tablenick" if name == contents.NAME else "art_nick"
+        left = DeltaTable(str(publisher.folder / name)).to_pyarrow_table(filters=[(nick, "=", ended)])
+        assert all(row["changecount"] == 0 for row in left.to_pylist() if name != contents.NAME)
+        assert not left.num_rows or name != contents.NAME
+    with_line(star, line)
+    with pytest.raises(PublicationError, match=r"the table's article ended\. Move the table away"):
+        star.project.apply(dry_run=True)
+    for name in SUBSCRIBERS:
+        (star.root / name / ENDED).rename(star.root / f"{name}-{ENDED}")
+    assert {each.why for each in star.project.apply(dry_run=True).subscriptions} == {"it gets by_column"}
 
 
 @pytest.mark.slow

@@ -75,6 +75,7 @@ REFUSED = {
     "DROP COLUMN c": "no column 'c'",
     "ADD COLUMN A STRING": "it has a column 'a'",
     "RENAME COLUMN a TO B": "it has a column 'b'",
+    "RENAME COLUMN a TO A": "differs in letter case alone does not travel",
     "RENAME COLUMN a TO c": "no column mapping",
     "DROP COLUMN a": "no column mapping",
     "ALTER COLUMN a TYPE BIGINT": "does not widen that to BIGINT",

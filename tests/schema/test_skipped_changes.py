@@ -10,8 +10,10 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.cli.main import main
 from mergerepl.errors import ConfigurationError
+from mergerepl.merge.schema.skip import forget_stale_skips
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
+from mergerepl.systables import catalog
 from tests.faults.deaths import dies
 from tests.schema.stars import ARTICLES, Star
 
@@ -118,6 +120,19 @@ def test_a_skip_that_dies_is_finished_by_the_same_command(star: Star, undo: bool
     north.schema.skip(number, undo=undo)
     wanted = () if undo else (number,)
     assert [recorded(star, each) for each in ("north", "hq")] == [[wanted], [(), (), wanted]]
+
+
+def test_a_reinitialisation_forgets_skips_that_a_restored_publisher_knows_nothing_of(star: Star) -> None:
+    by_row, by_column = (versions(star)[name] for name in ARTICLES)
+    for number in (by_row, by_column):
+        mergerepl.Replica(star.root / "north").schema.skip(number)
+    publisher, subscriber = (Replica(Location.of(star.root / name)) for name in ("hq", "north"))
+    (pubid,) = {each.pubid for each in publisher.articles}
+    forget_stale_skips(publisher, subscriber, pubid)
+    assert recorded(star, "north") == [(by_row, by_column)]
+    publisher.control.remove_where(catalog.SCHEMACHANGE, schemaversion=by_column)
+    forget_stale_skips(publisher, subscriber, pubid)
+    assert [recorded(star, each)[-1] for each in ("north", "hq")] == [(by_row,)] * 2
 
 
 def test_what_cannot_be_skipped_is_refused_by_name(star: Star) -> None:

@@ -210,6 +210,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.merge.partitions",
         "mergerepl.merge.session",
         "mergerepl.merge.stage",
+        "mergerepl.merge.schema.skip",
         "mergerepl.monitoring",
         "mergerepl.publish",
         "mergerepl.publish.snapshot",

@@ -25,6 +25,7 @@ from mergerepl.merge.reinit.unsent import (
     refuse_unsent,
     refuse_waiting,
 )
+from mergerepl.merge.schema.skip import forget_stale_skips
 from mergerepl.merge.session.merge_session import (
     SessionRequest,
     finish_elsewhere,
@@ -74,6 +75,7 @@ def reinitialise_held(held: SessionRequest, terms: ReinitTerms) -> list[Reinit]:
         refuse_interrupted(*held.ends)
     else:
         recover(*held.ends, held.spark_of, engine=held.engine)
+        forget_stale_skips(*held.ends, held.subscription.pubid)
     chosen = _chosen(held, terms)
     others = [
         each.nickname

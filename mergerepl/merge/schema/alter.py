@@ -107,6 +107,8 @@ def _altered(
     problem = None
     if change.kind != ADD and change.column not in (each["name"] for each in table.fields):
         problem = f"it has no column '{change.column}'"
+    elif change.kind == RENAME and change.new_name.lower() == change.column.lower():
+        problem = "a new name that differs in letter case alone does not travel"
     elif change.kind in (ADD, RENAME) and change.new_name.lower() in columns:
         problem = f"it has a column '{columns[change.new_name.lower()]['name']}'"
     elif change.kind in (DROP, RENAME) and not table.has_column_mapping:

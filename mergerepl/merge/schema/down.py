@@ -437,10 +437,12 @@ def _settle(subscriber: Replica, publisher: Replica, nickname: int, target: Defi
 
 def _last_done(changes: Sequence[SchemaChangeRow], subscriber: Replica, artid: str) -> SchemaChangeRow | None:
     """Return the last change of a publication before the first one that a subscriber lacks; this article has all."""
+    # A new article has them all when it is copied, and an article that ended needs none.
     has = {article.artid: article.root_version for article in subscriber.articles if article.artid != artid}
     last = None
     for each in sorted(changes, key=lambda each: each.schemaversion or 0):
-        if each.artid != artid and has.get(each.artid or "", 0) < each.stated.get("article_version", 0):
+        wanted = each.stated.get("article_version", 0)
+        if has.get(each.artid or "", wanted) < wanted:
             break
         last = each
     return last

@@ -97,6 +97,23 @@ def skip_change(root: Location, version: int, *, publication: str | None, undo: 
         )
 
 
+def forget_stale_skips(publisher: Replica, subscriber: Replica, pubid: str) -> None:
+    """Take away the skips of changes that a held publisher, restored from an older copy, lacks or has otherwise.
+
+    Skips go by number, which the publisher gives again.
+    """
+    theirs, ours = (
+        {each.schemaversion: each.schemaguid for each in replica.schema_changes() if each.pubid == pubid}
+        for replica in (publisher, subscriber)
+    )
+    known = {row.subid: row.skipped_changes for row in publisher.relations(pubid)}
+    for row in (each for each in subscriber.relations(pubid) if not each.is_ended):
+        kept = [each for each in row.skipped_changes if each in theirs]
+        kept = [each for each in kept if ours.get(each, theirs[each]) == theirs[each]]
+        if not (tuple(kept) == row.skipped_changes == known.get(row.subid, ())):
+            _write(publisher, subscriber, row, tuple(kept))
+
+
 def _write(
     publisher: Replica, subscriber: Replica, relation: SubscriptionRow, numbers: tuple[int, ...]
 ) -> None:
