@@ -31,7 +31,6 @@ NOT_TYPED = {
     "sync --interval 60s": "runs until it is stopped: tests/faults/test_soak.py",
     "agent run --metrics": "runs until it is stopped: tests/unit/test_metrics.py",
     "agent run --interval": "runs until it is stopped: tests/unit/test_dashboard.py",
-    "agent run -f shop": "runs until it is stopped: tests/agent/test_agent_jobs.py",
     "init s3://lake/hq": "needs a bucket: tests/store/test_sync_on_s3.py",
     "abort ": "needs a session that cannot be finished: tests/faults/test_give_up.py",
     "--procedures": "needs procedures: tests/transactional/test_procedures.py",

@@ -406,6 +406,9 @@ MODELS: Final[dict[str, type[Keys]]] = {
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a document, with a branch for each `type`."""
+    # Only this one caller needs the texts.
+    from mergerepl.config.meanings import add_meanings
+
     _, schema = models_json_schema([(model, "validation") for model in MODELS.values()])
     branches = [{"$ref": f"#/$defs/{model.__name__}"} for model in MODELS.values()]
     for stated in schema["$defs"].values():
@@ -413,6 +416,7 @@ def json_schema() -> dict[str, Any]:
             if DURATION_PATTERN in str(key):
                 # pydantic writes it as ISO 8601, which the file does not take.
                 key.pop("default", None)
+    add_meanings(schema)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "mergerepl.yml",

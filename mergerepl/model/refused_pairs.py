@@ -1,4 +1,4 @@
-"""Options that exclude each other, with the message of `apply` or `sync`. docs/configuration.md shows the same table.
+"""Options that exclude each other, with the message of `apply` or `sync`. docs/keys.md shows the same table.
 
 Only pairs of options belong here, not a pair of values such as a column that does not exist.
 """

@@ -12,9 +12,9 @@ import yaml
 
 from mergerepl import errors
 from mergerepl.cli.main import COMMANDS
+from mergerepl.config.meanings import MEANINGS
 from mergerepl.config.problems import models_in
 from mergerepl.config.schema import MODELS
-from mergerepl.model.refused_pairs import REFUSED
 from tests import project_files as config
 from tests.commands_of_docs import NOT_TYPED, PLAYED, blocks, commands
 from tests.project_scripts import script
@@ -124,7 +124,7 @@ def test_every_key_that_a_command_prints_is_described(product):
 
 
 def test_every_command_of_a_page_is_typed_by_a_test():
-    """Those of the reference are parsed in test_cli_grammar; the stores' are the README's, with other names."""
+    """Those of the reference are parsed in test_cli_grammar; the stores' need a bucket."""
     for page in sorted([ROOT / "README.md", *DOCS.glob("*.md")]):
         if page.name in ("cli.md", "cli-json.md", "stores.md"):
             continue
@@ -166,18 +166,15 @@ def keys_of(type_: str) -> set[str]:
     return {key for model in models_in(MODELS[type_]).values() for key in model.model_fields}
 
 
-def test_every_configuration_key_is_described():
-    named = set(re.findall(r"\w+", read("configuration.md")))
-    assert keys_of("merge") - named == set()
-    for type_, title in (("cdc", "A captured folder"), ("tracking", "A tracked folder")):
-        section = read("configuration.md").split(f"\n## {title}\n")[1].split("\n## ")[0]
-        assert keys_of(type_) - {"type"} <= set(re.findall(r"`(\w+)`", section)), type_
+def test_the_reference_of_keys_is_what_the_models_say():
+    for file, text in script("keys_reference").files().items():
+        assert file.read_text(encoding="utf-8") == text, "run: python scripts/keys_reference.py"
 
 
-def test_every_key_of_a_transactional_file_is_described():
-    section = read("transactional.md").split("\n## The file\n")[1].split("\n## ")[0]
-    named = {name for code in re.findall("`[^`]+`", section) for name in re.findall(r"\w+", code)}
-    assert keys_of("transactional") - named == set()
+def test_every_key_has_its_meaning():
+    for type_, kind in MODELS.items():
+        for name, model in models_in(kind).items():
+            assert set(model.model_fields) - {"type"} <= set(MEANINGS[model.__name__]), (type_, name)
 
 
 def test_what_becomes_of_a_changed_key_is_documented_for_every_key():
@@ -203,9 +200,3 @@ def test_every_environment_variable_is_described():
     read_by_code = {name for text in sources for name in re.findall(r"MERGEREPL_[A-Z_]*[A-Z]", text)}
     not_for_users = {"MERGEREPL_FAILPOINT", "MERGEREPL_COMPLETE"}
     assert read_by_code - not_for_users - set(re.findall(r"MERGEREPL_\w+", read("configuration.md"))) == set()
-
-
-def test_the_options_that_do_not_go_together_are_those_of_the_table():
-    section = read("configuration.md").split("\n## Options that do not go together\n")[1].split("\n## ")[0]
-    shown = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    assert shown == [f"| {pair.one} | {pair.other} | {pair.instead} |" for pair in REFUSED]

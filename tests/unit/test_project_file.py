@@ -1,6 +1,5 @@
 """The project file: documents of all types, variables, durations and the JSON Schema."""
 
-import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -277,10 +276,6 @@ def test_a_bad_file_does_not_fit_the_schema_or_is_beyond_it(case: str) -> None:
         return
     fit = documents and all(fits(each.value, SCHEMA, SCHEMA) for each in documents)
     assert not fit or BEYOND.match(case), case
-
-
-def test_the_published_schema_is_that_of_the_models() -> None:
-    assert json.loads((ROOT / "docs" / "mergerepl.schema.json").read_text()) == SCHEMA
 
 
 def test_good_documents_fit_the_schema() -> None:
