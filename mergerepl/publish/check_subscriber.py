@@ -1,6 +1,6 @@
 """Check by files and logs, without rows, that subscribers are in step and that they can take new articles."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mergerepl.delta.contract.problems import OF_REPLICAS, OF_REPLICATED_COLUMNS, TableContract
@@ -19,7 +19,7 @@ from mergerepl.errors import (
 )
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.stated import Stated
-from mergerepl.publish.stored import ReplicaState, Stored
+from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
 from mergerepl.publish.system_tables import check_unwritten, is_unfinished
 from mergerepl.replica.damage import no_subscriptions, refuse_older_bookkeeping
 from mergerepl.replica.replica import Replica
@@ -40,9 +40,30 @@ def check_targets(stated: Stated, stored: Stored) -> None:
         missing = each.missing([*stated.new_rows, *stored.articles])
         if missing:
             check_no_session_open(stored.publisher, each.replica.root)
+            _check_ends_heard(stored, each, missing)
         for row in missing:
             subid = each.row.subid if each.row else None
             check_target(stored.publisher.root, each.subscription, row, subid)
+
+
+def _check_ends_heard(stored: Stored, subscriber: SubscriberState, missing: Sequence[ArticleRow]) -> None:
+    """Check that an active subscriber has forgotten the ended articles whose places it would get copies at.
+
+    Raises: PublicationError.
+    """
+    if not subscriber.is_active:
+        return
+    published, wanted = {row.artid for row in stored.articles}, {row.source_table for row in missing}
+    for row in subscriber.replica.articles_of(stored.pubid):
+        if row.artid not in published and row.source_table in wanted:
+            root = subscriber.replica.root
+            raise PublicationError(
+                f"Article '{row.name}' ended, and subscriber '{root}' has yet to hear of it: it would get a copy in the "
+                f"same place. Run `mergerepl sync {root.name} -f {stored.publisher.root}`, move its table away, and run "
+                "`mergerepl apply` again.",
+                article=row.name,
+                replica=str(root),
+            )
 
 
 def check_in_step(stored: Stored) -> None:

@@ -228,7 +228,8 @@ def _ends(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
     active = [each.row.subid for each in stored.subscribers if each.row is not None and each.is_active]
     for row in stored.articles:
         is_ending = row.status == ArticleState.ENDING
-        waiting = [subid for subid in row.ends_after if subid in active]
+        there = [each.row.subid for each in stored.subscribers if each.row is not None and each.has(row)]
+        waiting = [subid for subid in row.ends_after if subid in there]
         if not is_removed(stated.publication, stored, row):
             if is_ending:
                 detail = "it does not end: the file has it again"

@@ -99,8 +99,13 @@ class SubscriberState:
         """The articles that the subscriber does not have yet."""
         if not self.is_active:
             return list(articles)
+        # A subscriber without an article that ends has forgotten it: its publisher was restored from an older copy.
+        return [row for row in articles if not self.has(row) and row.status != ArticleState.ENDING]
+
+    def has(self, article: ArticleRow) -> bool:
+        """True if the subscriber was initialised with an article, and has not forgotten it."""
         held = {row.artid for row in self.replica.articles if row.status == ArticleState.ACTIVE}
-        return [row for row in articles if row.artid not in held]
+        return self.is_active and article.artid in held
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """An article less under active subscriptions: each uploads once more, then the article ends and its tables stay."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -233,8 +234,26 @@ def test_a_subscription_that_leaves_the_file_is_not_waited_for(star: Star) -> No
     assert articles(star, "hq") == [KEPT]
     # An article of that name is another one.
     with_line(star, line)
-    with pytest.raises(PublicationError, match="by_column"):
+    with pytest.raises(
+        PublicationError, match=r"by_column.*has yet to hear of it.*Run `mergerepl sync north"
+    ):
         star.project.apply()
+
+
+@pytest.mark.slow
+def test_a_restored_publisher_ends_what_its_subscribers_have_forgotten(star: Star) -> None:
+    without(star)
+    star.project.apply()
+    copy = shutil.copytree(star.root / "hq", star.root / "copy")
+    star.settle()
+    assert articles(star, "east") == [KEPT]
+    shutil.rmtree(star.root / "hq")
+    copy.rename(star.root / "hq")
+    assert articles(star, "hq") == [ENDED, KEPT]
+    (planned,) = (each for each in star.project.apply().steps if each.action == "end")
+    assert planned.object == ENDED
+    assert articles(star, "hq") == [KEPT]
+    assert {each.error["error"] for each in star.sync() if each.error is not None} == {"EnumerationError"}
 
 
 @pytest.mark.slow
