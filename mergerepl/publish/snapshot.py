@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from mergerepl.changes import ROW
 from mergerepl.delta.copy_files import copy_files
@@ -24,6 +23,7 @@ from mergerepl.delta.tables import (
     read_version,
 )
 from mergerepl.delta.types import INVARIANTS, Field, invariant_text
+from mergerepl.frames import DataFrame, F
 from mergerepl.rows.images import image_type, row_image, same_image
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame as SparkFrame
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -102,10 +103,9 @@ def collected(frame: DataFrame) -> "pa.Table":
 
 def release(frame: DataFrame) -> None:
     """Free the memory of a frame that `keep_in_memory` returned; it cannot be read afterwards."""
-    if is_in_process():
-        return
-    plan: Any = frame._jdf.queryExecution().logical()
-    plan.rdd().unpersist(False)
+    if isinstance(frame, SparkFrame):
+        plan: Any = frame._jdf.queryExecution().logical()
+        plan.rdd().unpersist(False)
 
 
 @dataclass

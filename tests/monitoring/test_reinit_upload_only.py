@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from mergerepl import Project
 from mergerepl.delta.log import head_version
@@ -20,13 +19,13 @@ from tests.calls import merge_capture
 from tests.faults.deaths import dies
 from tests.networks import Hub, edit_by_delta_rs, lose_changes, publish
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 ENDS = ("north", "south")
 
 
 @pytest.fixture(scope="module")
-def published(spark: SparkSession, worker_folder: Path) -> Hub:
+def published(worker_folder: Path) -> Hub:
     hub = Hub(worker_folder / uuid.uuid4().hex[:12])
     ids = list(range(1, 9))
     hub.table("visits", {"id": ids, "note": list("abcdefgh")})

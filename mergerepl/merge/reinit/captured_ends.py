@@ -9,6 +9,7 @@ from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.tables import create_table, head_version, is_delta_table, is_vacant, open_table
 from mergerepl.errors import CaptureError, MergeReplError, PublicationError, RefusedArticlesError
+from mergerepl.merge.session.choice import require_in_process
 from mergerepl.merge.session.sides import Refused, SideState, captured_sides, planned, with_windows
 from mergerepl.publish.snapshot import copied_table
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -42,7 +43,7 @@ def capture_ends(
 
     One that is gone is made, empty.
 
-    Raises: the error of a table that cannot be captured.
+    Raises: the error of a table that cannot be captured; NeedsSparkError in process.
     """
     found: dict[str, SideState] = {}
     taken = None
@@ -65,6 +66,8 @@ def _side_captured(
 ) -> tuple[SideState, Refused]:
     sides, refused = with_windows({name: side})
     if not refused:
+        if choice.in_process:
+            require_in_process(sides[name].windows)
         sides, refused = captured_sides(sides, choice)
         for item in sides[name].captured:
             stack.callback(item.release)

@@ -2,13 +2,11 @@
 
 import json
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from mergerepl.changes import ROW
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import NewTable, Transaction, create_table
+from mergerepl.frames import DataFrame, F
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.application_ids import RUN_APP_ID
 from mergerepl.store.location import Location

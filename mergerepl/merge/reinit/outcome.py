@@ -57,9 +57,9 @@ def carried_out(
     else:
         folder = new_folder(held.publisher.staging / session)
     kept_at, taken_away, staged = held.subscriber.folder / UNSENT / session, {}, {}
-    with ExitStack() as undo:
+    with ExitStack() as undo, choice.rules():
         undo.callback(drop_rows, folder)
-        if terms.is_dry:
+        if terms.is_dry and not choice.in_process:
             require_shared_folders(choice.spark, folder)
         for each in found:
             nickname = each.of.nickname

@@ -6,13 +6,15 @@ metadata becomes void and is replaced by the publisher's (docs/decisions/0073). 
 subscription that expired, or a replica that was restored from an older copy, goes on.
 """
 
+import logging
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from mergerepl.changes import PUBLISHER
-from mergerepl.delta.engine_choice import ARROW_FOR_FEW, EngineChoice
+from mergerepl.delta.engine_choice import ARROW_FOR_FEW, EngineChoice, NeedsSparkError
 from mergerepl.errors import ConfigurationError, EnumerationError, PublicationError
 from mergerepl.merge.reinit.captured_ends import capture_ends
 from mergerepl.merge.reinit.outcome import article_to_follow, carried_out, with_counts
@@ -41,6 +43,8 @@ from mergerepl.replica.replica import recording_jvm
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.plain import plain_errors
 from mergerepl.tracking.sweep import sweep_root
+
+log = logging.getLogger(__name__)
 
 
 def reinitialise(request: SessionRequest, terms: ReinitTerms, *, lease_wait_s: float = 0.0) -> list[Reinit]:
@@ -101,27 +105,55 @@ def reinitialise_held(held: SessionRequest, terms: ReinitTerms) -> list[Reinit]:
         for error in stopped.values():
             raise error
         held = held.reread()
-        sides = open_sides(*held.ends, held.subscription, is_anew=not others)
-    if others:
-        sides = without(sides, others)
-        refuse_waiting(sides)
-    if terms.is_dry:
-        sides = without(sides, changed)
     started = recording_jvm(held.spark_of, held.ends)
     choice = EngineChoice(uses_arrow=held.engine == ARROW_FOR_FEW, spark_of=started)
-    kept = Kept()
-    with ExitStack() as stack:
-        stack.callback(kept.release)
-        captured = capture_ends(sides, choice, stack, takes_as_it_is=terms.discard_local, is_dry=terms.is_dry)
-        articles = compared_articles(captured, is_changing_resolver=terms.is_changing_resolver)
-        found = [decided_article(choice.spark, of, kept) for of in articles]
-        refuse_unsent(held, terms, found)
-        refuse_moves(held, terms, sides[PUBLISHER], found)
-        done = carried_out(held, terms, captured, found, choice, kept) if found else []
+    in_process = replace(choice, in_process=choice.uses_arrow)
+    try:
+        done = _filled_again(held, terms, in_process, others=others, left_out=changed)
+    except NeedsSparkError as error:
+        if not in_process.in_process:
+            raise
+        # Nothing is staged. Captured changes may be recorded; they are read again.
+        log.info("Spark: %s", error)
+        done = _filled_again(held.reread(), terms, choice, others=others, left_out=changed)
     done = [with_counts(each, counts) for each in done]
     if not terms.is_dry:
         return done
     return done + [article_to_follow(held, nickname) for nickname in changed]
+
+
+def _filled_again(
+    held: SessionRequest,
+    terms: ReinitTerms,
+    choice: EngineChoice,
+    *,
+    others: Collection[int],
+    left_out: Collection[int],
+) -> list[Reinit]:
+    """Compare the tables and carry out the outcome. `others` are not chosen; a dry run leaves out `left_out`, too.
+
+    Raises: NeedsSparkError in process; nothing is staged then.
+    """
+    sides = open_sides(*held.ends, held.subscription, is_anew=not others)
+    if others:
+        sides = without(sides, others)
+        refuse_waiting(sides)
+    if terms.is_dry:
+        sides = without(sides, left_out)
+    kept = Kept()
+    with ExitStack() as stack:
+        stack.callback(kept.release)
+        with choice.rules():
+            captured = capture_ends(
+                sides, choice, stack, takes_as_it_is=terms.discard_local, is_dry=terms.is_dry
+            )
+            articles = compared_articles(
+                captured, is_changing_resolver=terms.is_changing_resolver, uses_arrow=choice.uses_arrow
+            )
+            found = [decided_article(choice.for_rules, of, kept) for of in articles]
+        refuse_unsent(held, terms, found)
+        refuse_moves(held, terms, sides[PUBLISHER], found)
+        return carried_out(held, terms, captured, found, choice, kept) if found else []
 
 
 def _chosen(held: SessionRequest, terms: ReinitTerms) -> set[int]:

@@ -9,7 +9,8 @@ from enumeration.plan import enumeration
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.merge.reinit.captured_ends import CapturedEnds
-from mergerepl.merge.reinit.decisions import ReinitArticle, decided_rows, deletes_outside, unsent_rows
+from mergerepl.merge.reinit.decisions import deletes_outside, unsent_rows
+from mergerepl.merge.reinit.differences import ReinitArticle, decided_rows
 from mergerepl.merge.repair.differing import SHOWN, examples
 from mergerepl.merge.session.merge_session import SessionRequest
 from mergerepl.merge.session.sides import SideState
@@ -54,7 +55,9 @@ class DecidedArticle:
         return self.of.article
 
 
-def compared_articles(captured: CapturedEnds, *, is_changing_resolver: bool) -> list[ReinitArticle]:
+def compared_articles(
+    captured: CapturedEnds, *, is_changing_resolver: bool, uses_arrow: bool
+) -> list[ReinitArticle]:
     """Return the articles with the numbers of their new generations; the old ones do not count."""
     sides = captured.planned
     publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
@@ -71,6 +74,7 @@ def compared_articles(captured: CapturedEnds, *, is_changing_resolver: bool) -> 
             start,
             frozenset(row.generation for row in unsent if row.art_nick == nickname),
             keeps_rows=publisher.articles[nickname].rejects == PUBLISHER and not is_changing_resolver,
+            uses_arrow=uses_arrow,
         )
         for i, nickname in enumerate(sorted(publisher.articles), 1)
     ]
@@ -102,7 +106,7 @@ def _unsent_generations(captured: CapturedEnds, subscriber: SideState, start: in
 def decided_article(spark: SparkSession, of: ReinitArticle, kept: Kept) -> DecidedArticle:
     """Compare an article's tables.
 
-    Raises: as `decisions.decided_rows`.
+    Raises: as `differences.decided_rows`.
     """
     with plain_errors(f"comparing article '{of.article.name}'"):
         rows = decided_rows(spark, of, kept)

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from mergerepl.changes import PUBLISHER, ROW, ROWGUID, SUBSCRIBER
 from mergerepl.errors import PublicationError
+from mergerepl.frames import DataFrame, F
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import KeyDifference
 from mergerepl.monitoring.compare_tables import HALVES, HASH, half_of_hash, key_hash, row_hash

@@ -1,7 +1,7 @@
 """The choice of a session's engine: once, by the logs and the plan, before a row is read or Java starts."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from enumeration.plan import SessionPlan
@@ -69,6 +69,18 @@ def _reasons(sides: dict[str, SideState], plan: SessionPlan) -> Iterator[NeedsSp
                 yield NeedsSparkError(reason, window.table)
         if (window.changed_rows or 0) > MOST_ROWS:
             yield TooLargeForArrowError("too many rows", window.table)
+
+
+def require_in_process(windows: Collection[CaptureWindow]) -> None:
+    """Check that this process may capture these windows and compare their tables.
+
+    Raises: NeedsSparkError.
+    """
+    for window in windows:
+        if (reason := _of_table(window)) is not None:
+            raise NeedsSparkError(reason, window.table)
+        if window.has_changes and not (window.counted_rows or 0) <= MOST_IN_PROCESS:
+            raise TooLargeForArrowError("many rows changed", window.table)
 
 
 def _of_article(article: PublishedArticle) -> str | None:

@@ -1,0 +1,124 @@
+"""A subscriber of few differing rows is filled again in process, with the outcome that Spark would give."""
+
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from mergerepl import Project
+from mergerepl.delta.log import head_version
+from mergerepl.replica.replica import Replica
+from mergerepl.spark import session as engine
+from mergerepl.store.changeset import unfinished_sessions
+from mergerepl.systables import catalog, conflicts_info
+from tests.faults.deaths import dies
+from tests.networks import Hub, edit_by_delta_rs, publish
+
+ENDS = ("north", "south")
+IDS = list(range(1, 9))
+
+
+@pytest.fixture(scope="module")
+def published(worker_folder: Path) -> Hub:
+    hub = Hub(worker_folder / uuid.uuid4().hex[:12])
+    hub.table("orders", {"id": IDS, "note": list("abcdefgh"), "price": [i / 7 for i in IDS]})
+    hub.table("staff", {"id": [1, 2], "name": ["x", None]})
+    articles = [{"name": "orders", "key": ["id"], "tracking": "column"}, {"name": "staff", "key": ["id"]}]
+    publish(hub.folder, "sales", articles, [{"subscriber": f"./{name}"} for name in ENDS])
+    return hub
+
+
+@pytest.fixture
+def hub(published: Hub, replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """North expired. 1 differs at both, 2 is gone at hq, 3 changed, 4 is gone and 10 new at north, 9 is new at hq."""
+    monkeypatch.setattr(engine, "session", lambda **_: pytest.fail("few rows need no engine"))
+    hub = published.copied(replica_dir)
+    at_hq, at_north = hub.root("hq") / "orders", hub.root("north") / "orders"
+    edit_by_delta_rs(at_hq, "update t set note = 'sent' where id = 7")
+    assert project(hub).sync().ok
+    edit_by_delta_rs(at_hq, "update t set note = 'hq' where id = 1")
+    edit_by_delta_rs(at_hq, "delete from t where id = 2")
+    edit_by_delta_rs(at_hq, "insert into t values (9, 'hq', 0.0)")
+    edit_by_delta_rs(at_north, "update t set note = 'north' where id in (1, 3)")
+    edit_by_delta_rs(at_north, "delete from t where id = 4")
+    edit_by_delta_rs(at_north, "insert into t values (10, 'north', -0.0)")
+    publisher = Replica(hub.root("hq"))
+    (about,) = (row for row in publisher.relations() if row.subscriber_server == str(hub.root("north")))
+    publisher.control.change_where(
+        catalog.SUBSCRIPTIONS, {"expired_at": datetime.now(UTC)}, subid=about.subid
+    )
+    return hub
+
+
+def project(hub: Hub) -> Project:
+    return Project.load(hub.root("hq"))
+
+
+def rows(hub: Hub, name: str) -> dict[int, str]:
+    found = DeltaTable(str(hub.root(name) / "orders")).to_pyarrow_table().to_pylist()
+    return {row["id"]: row["note"] for row in found}
+
+
+def logged(hub: Hub) -> list[Any]:
+    return sorted(row.rowkey["id"] for row in Replica(hub.root("hq")).control.rows(conflicts_info.TABLE))
+
+
+KEPT = {5: "e", 6: "f", 7: "sent", 8: "h", 9: "hq", 1: "hq"}
+OF_HQ = KEPT | {3: "c", 4: "d"}
+OF_BOTH = KEPT | {3: "north", 10: "north"}
+
+POINTS = [
+    *("reinit.after_export", "capture.before_replinfo", "stage.before_pointer", "stage.before_manifest"),
+    *("stage.after_manifest", "reinit.before_void", "reinit.after_void", "subscriber.after_merge"),
+    *("publisher.after_merge", "run.after_contents", "bookkeeping.before_replinfo"),
+    *("watermarks.before_publisher", "session.before_drop"),
+]
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["reinit.after_void"]
+    + [pytest.param(each, marks=pytest.mark.slow) for each in ("", *POINTS) if each != "reinit.after_void"],
+)
+def test_what_was_not_sent_goes_up(hub: Hub, point: str) -> None:
+    staff = head_version(hub.root("north") / "staff")
+    if point:
+        with dies(point):
+            project(hub).reinit("north", upload_first=True)
+    if point and unfinished_sessions(Replica(hub.root("hq")).staging):
+        assert project(hub).sync("north").ok
+    else:
+        project(hub).reinit("north", upload_first=True)
+    assert project(hub).sync().ok
+    assert rows(hub, "hq") == rows(hub, "north") == rows(hub, "south") == OF_BOTH
+    assert head_version(hub.root("north") / "staff") == staff
+    assert logged(hub) == ["1"]
+    assert [each.status for each in project(hub).sync().sessions] == ["nothing_to_do"] * 2
+    assert project(hub).validate().ok
+
+
+def test_what_is_discarded_is_kept(hub: Hub) -> None:
+    before = [head_version(hub.root(name) / "orders") for name in ("hq", "north")]
+    planned, _ = project(hub).reinit("north", discard_local=True, dry_run=True).articles
+    assert [head_version(hub.root(name) / "orders") for name in ("hq", "north")] == before
+    done, _ = project(hub).reinit("north", discard_local=True).articles
+    assert (done.inserts, done.updates, done.deletes, done.unsent) == (2, 2, 2, 4)
+    assert (done.uploaded, done.conflicts, done.kept, planned.kept) == (0, 0, 5, 5)
+    kept = DeltaTable(str(done.kept_at)).to_pyarrow_table().to_pylist()
+    assert {row["id"]: (row["note"], row["mergerepl_kind"]) for row in kept} == {
+        1: ("north", "replaced"),
+        2: ("b", "removed"),
+        3: ("north", "replaced"),
+        4: ("d", "brought back"),
+        10: ("north", "removed"),
+    }
+    # North's versions continue the publisher's: no false conflict, and no change is lost.
+    edit_by_delta_rs(hub.root("north") / "orders", "update t set note = 'again' where id in (1, 7)")
+    edit_by_delta_rs(hub.root("hq") / "orders", "update t set price = 1.5 where id = 7")
+    assert project(hub).sync().ok
+    assert project(hub).sync().ok
+    assert rows(hub, "hq") == rows(hub, "north") == rows(hub, "south") == OF_HQ | {1: "again", 7: "again"}
+    assert logged(hub) == []
