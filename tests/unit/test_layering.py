@@ -635,6 +635,7 @@ DELTA_VALUES = {
 DELTA_TASKS = {
     # Rows of few changes, and the MERGE of delta-rs.
     *("mergerepl.delta.commit_files", "mergerepl.delta.small_writer", "mergerepl.delta.update_keys"),
+    "mergerepl.delta.differing_rows",
     "mergerepl.delta.engine_choice",
     # Tables of ours that runs are appended to.
     "mergerepl.delta.appended",
