@@ -103,8 +103,8 @@ def _purge_older(replica: Replica, pubid: str, before: datetime, waits_no_more: 
     lost = f'"{MODIFIED_DATE}" < {timestamp_literal(before)}'
     if wait:
         lost += f" and {CONFLICT_ID} not in ({text_literals(wait)})"
-    for article in replica.articles_of(pubid):
-        control.delete(_table(article.conflict_table), where=lost)
+    for name in replica.conflict_tables_of(pubid):
+        control.delete(_table(name), where=lost)
     settled = sorted(settled_ids(replica))
     for begin in range(0, len(settled), _IDS_AT_ONCE):
         ids = settled[begin : begin + _IDS_AT_ONCE]

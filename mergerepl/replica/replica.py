@@ -100,6 +100,10 @@ class Replica:
         tables = [each for each in files_in(self.folder) if each.name.startswith(CONFLICT_TABLE_PREFIX)]
         return [each for each in tables if each.name != conflict_resolutions.NAME]
 
+    def conflict_tables_of(self, pubid: str) -> list[str]:
+        """The names of a publication's conflict tables; at its publisher also those of articles that ended."""
+        return sorted({row.conflict_table for row in self._article_rows if row.pubid == pubid})
+
     def require(self) -> "Replica":
         """Return the replica itself.
 

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 import mergerepl
+from mergerepl.conflicts.purge import purge_when_due
 from mergerepl.errors import PublicationError
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
@@ -102,6 +104,7 @@ def test_an_article_ends_after_the_last_upload_of_each_subscription(star: Star) 
 @pytest.mark.slow
 def test_what_an_article_leaves_goes_with_a_cleanup_and_a_new_copy_needs_a_free_place(star: Star) -> None:
     star.add("hq", "c")
+    star.write("hq", 1, {"a": "h1"})
     star.settle()
     line = without(star)
     star.project.apply()
@@ -121,6 +124,9 @@ def test_what_an_article_leaves_goes_with_a_cleanup_and_a_new_copy_needs_a_free_
         left = DeltaTable(str(publisher.folder / name)).to_pyarrow_table(filters=[(nick, "=", ended)])
         assert all(row["changecount"] == 0 for row in left.to_pylist() if name != contents.NAME)
         assert not left.num_rows or name != contents.NAME
+    assert star.conflicts("hq", ENDED)
+    purge_when_due((publisher.reread(),), now=datetime.now(UTC) + timedelta(days=15))
+    assert not star.conflicts("hq", ENDED)
     with_line(star, line)
     with pytest.raises(PublicationError, match=r"the table's article ended\. Move the table away"):
         star.project.apply(dry_run=True)
