@@ -44,9 +44,9 @@ class PublishedField:
 class Definition:
     """The fields of an article at one version, in stored order; `image` is the version that introduced its image column.
 
-    A replica counts its own versions. `root` is the publisher's version that this one has in full. `column_tracking` is
-    None as long as the article has the tracking with which it was published. `filter_number` counts the changes of its
-    row filter and joins.
+    A replica counts its own versions. `root` is the publisher's version that this one has in full. `column_tracking` and
+    `vertical` (only some columns are published) are None as long as they are as the article was published.
+    `filter_number` counts the changes of its row filter and joins.
     """
 
     version: int
@@ -55,6 +55,7 @@ class Definition:
     root: int = FIRST_VERSION
     column_tracking: bool | None = None
     filter_number: int = 0
+    vertical: bool | None = None
 
     @cached_property
     def by_number(self) -> dict[int, PublishedField]:
@@ -111,7 +112,8 @@ def definitions_text(definitions: Iterable[Definition]) -> str:
 
 def _stated_definition(each: Definition) -> dict[str, Any]:
     stated = {"image": each.image, "root": each.root, "fields": [*map(_stated, each.fields)]}
-    stated |= {} if each.column_tracking is None else {"column_tracking": each.column_tracking}
+    of_article = {"column_tracking": each.column_tracking, "vertical": each.vertical}
+    stated |= {name: value for name, value in of_article.items() if value is not None}
     return stated | ({"filter_number": each.filter_number} if each.filter_number else {})
 
 
@@ -137,6 +139,7 @@ def definitions_of(text: str) -> Mapping[int, Definition]:
             int(stated["root"]),
             stated.get("column_tracking"),
             stated.get("filter_number", 0),
+            stated.get("vertical"),
         )
     return dict(sorted(found.items()))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from mergerepl.errors import ConfigurationError
+from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.merge.session.table_problems import table_problems
 from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.cdc import Vacuumed
@@ -76,6 +77,49 @@ def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyR
             in_process = publication.engine == ARROW_FOR_FEW
             change_filters_held(Replica(root), pubid, change, in_process=in_process, progress=progress)
 
+        def check_columns(self, root: Location, tablenick: int, columns: tuple[str, ...]) -> None:
+            from mergerepl.merge.schema.columns import check_columns
+            from mergerepl.replica.replica import Replica
+
+            check_columns(Replica(root), tablenick, columns)
+
+        def stops_at(
+            self,
+            publisher: Location,
+            subscriber: Location,
+            tablenick: int,
+            columns: tuple[str, ...],
+            *,
+            is_listed: bool,
+        ) -> str | None:
+            from mergerepl.merge.schema.columns import stops_at
+            from mergerepl.replica.replica import Replica
+
+            return stops_at(Replica(publisher), Replica(subscriber), tablenick, columns, is_listed=is_listed)
+
+        def change_columns(
+            self,
+            root: Location,
+            tablenick: int,
+            columns: tuple[str, ...],
+            *,
+            is_listed: bool,
+            is_subscribed: bool,
+        ) -> None:
+            from mergerepl.delta.engine_choice import ARROW_FOR_FEW
+            from mergerepl.merge.session.capture_replica import change_columns_held
+            from mergerepl.replica.replica import Replica
+
+            change_columns_held(
+                Replica(root),
+                tablenick,
+                columns,
+                is_listed=is_listed,
+                is_subscribed=is_subscribed,
+                in_process=publication.engine == ARROW_FOR_FEW,
+                progress=progress,
+            )
+
         def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
             from mergerepl.merge.session.recovery import finish_session
             from mergerepl.replica.replica import Replica
@@ -92,6 +136,19 @@ def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyR
             target = Target(publisher, subscriber, publication.name, publication.engine)
             terms = ReinitTerms(upload_first=True, tables=tables, is_changing_resolver=True)
             reinitialise_held(session_request(target, progress), terms)
+
+        def synchronise(self, publication: Publication, subscriber: Location, progress: Progress) -> None:
+            from mergerepl.merge.session.merge_session import held_session
+
+            publisher = Location.of(publication.publisher)
+            target = Target(publisher, subscriber, publication.name, publication.engine)
+            result, _ = held_session(session_request(target, progress), datetime.now(UTC), time.monotonic())
+            if result.error is not None:
+                raise PublicationError(
+                    f"Not all changes of subscriber '{subscriber}' went up: {result.reason} `columns` was not changed. Run "
+                    "`mergerepl apply` again when `mergerepl sync` succeeds.",
+                    replica=str(subscriber),
+                )
 
         def sweep(self, root: Location) -> None:
             sweep_root(root)

@@ -106,7 +106,7 @@ def _plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
     first, *others = [replica.root for replica in replicas if replica.info or str(replica.root) in named]
     lacking = (each.missing(stored.articles) for each in _copying(stored))
     copied = [*chain.from_iterable(lacking), *(stated.new_rows if _copying(stored) else ())]
-    outcomes = partial(planned_subscriptions, stated, stored)
+    outcomes = partial(planned_subscriptions, stated, stored, agent)
     return Plan(steps, [first, *sorted(set(others))], replicas, copied, run, outcomes)
 
 
@@ -120,7 +120,7 @@ def _unusable_constraints(stated: Stated, stored: Stored, run: ApplyRun) -> dict
     found = {}
     copying = _copying(stored)
     for row in [*stored.articles, *stated.new_rows]:
-        if row.vertical_partition and any(each.missing([row]) for each in copying):
+        if stored.is_vertical(row) and any(each.missing([row]) for each in copying):
             table = open_table(run.publisher / row.source_table)
             if checks := {n: text for n, text in table.properties.items() if n.startswith(CONSTRAINT_PREFIX)}:
                 from mergerepl.publish.snapshot import is_computable

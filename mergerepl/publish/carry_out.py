@@ -82,6 +82,38 @@ class Agent:
         """Change row filters that subscribers of the publisher at a root have, after a capture under the old ones."""
         raise NotImplementedError
 
+    def check_columns(self, root: Location, tablenick: int, columns: tuple[str, ...]) -> None:
+        """Check that subscribers of an article of the publisher at a root can get columns that it did not publish."""
+        raise NotImplementedError
+
+    def stops_at(
+        self,
+        publisher: Location,
+        subscriber: Location,
+        tablenick: int,
+        columns: tuple[str, ...],
+        *,
+        is_listed: bool,
+    ) -> str | None:
+        """Return why a subscriber's table could not take these columns of an article; None if it could."""
+        raise NotImplementedError
+
+    def synchronise(self, publication: Publication, subscriber: Location, progress: Progress) -> None:
+        """Run a session with a subscriber."""
+        raise NotImplementedError
+
+    def change_columns(
+        self,
+        root: Location,
+        tablenick: int,
+        columns: tuple[str, ...],
+        *,
+        is_listed: bool,
+        is_subscribed: bool,
+    ) -> None:
+        """Publish these columns of an article of the publisher at a root, after a capture of the former ones."""
+        raise NotImplementedError
+
     def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
         """Finish a staged session; a subscriber out of reach is None."""
         raise NotImplementedError
@@ -339,6 +371,25 @@ def change_tracking(row: ArticleRow, run: ApplyRun, *, by_column: bool, is_subsc
     run.agent.change_tracking(run.publisher, row.nickname, by_column=by_column, is_subscribed=is_subscribed)
 
 
+def check_columns(row: ArticleRow, columns: tuple[str, ...], run: ApplyRun) -> None:
+    """Check that subscribers can get the columns that an article publishes from now on."""
+    run.agent.check_columns(run.publisher, row.nickname, columns)
+
+
+def synchronise(subscriber: Location, run: ApplyRun) -> None:
+    """Send what a subscriber has not sent, before an article changes."""
+    run.agent.synchronise(run.publication, subscriber, run.progress)
+
+
+def change_columns(
+    row: ArticleRow, columns: tuple[str, ...], run: ApplyRun, *, is_listed: bool, is_subscribed: bool
+) -> None:
+    """Publish these columns of an article; each subscriber follows with its next session."""
+    run.agent.change_columns(
+        run.publisher, row.nickname, columns, is_listed=is_listed, is_subscribed=is_subscribed
+    )
+
+
 def reinitialise(subscriber: Location, articles: Sequence[str], run: ApplyRun) -> None:
     """Make articles that were upload_only equal at a subscriber, before they get another resolver."""
     run.agent.reinitialise(run.publication, subscriber, articles, run.progress)
@@ -359,7 +410,7 @@ def check_captured(stored: Stored, run: ApplyRun) -> None:
         run.uncaptured = {}
         for article in stored.articles:
             run.uncaptured[article.nickname] = table = open_table(run.publisher / article.source_table)
-            _check_columns(article, table)
+            _check_columns(stored, article, table)
             _check_rows(run.article(article), table, run)
         return
     copying = [each for each in stored.subscribers if each.subscription.sync_type is SyncType.AUTOMATIC]
@@ -377,7 +428,7 @@ def check_captured(stored: Stored, run: ApplyRun) -> None:
 def capture(stored: Stored, run: ApplyRun) -> None:
     """Bring the publisher's metadata up to date."""
     if run.uncaptured is not None:
-        _skip_to_head(stored.articles, run.uncaptured, run)
+        _skip_to_head(stored, run.uncaptured, run)
     elif stored.is_subscribed:
         run.agent.capture(run.publisher, run.pubid)
     else:
@@ -385,15 +436,15 @@ def capture(stored: Stored, run: ApplyRun) -> None:
             run.agent.capture(run.publisher, run.pubid)
 
 
-def _skip_to_head(articles: Sequence[ArticleRow], checked: Mapping[int, TableState], run: ApplyRun) -> None:
+def _skip_to_head(stored: Stored, checked: Mapping[int, TableState], run: ApplyRun) -> None:
     """Note the publisher's tables as captured at their present versions: no subscriber has rows of them yet.
 
     The rows written since `checked` are checked too.
     """
     tables = {}
-    for article in articles:
+    for article in stored.articles:
         table = open_table(run.publisher / article.source_table)
-        _check_columns(article, table)
+        _check_columns(stored, article, table)
         before = checked[article.nickname].version
         if any(commit.data_change and commit.kind != SETUP for commit in table.commits_after(before)):
             _check_rows(run.article(article), table, run)
@@ -401,13 +452,14 @@ def _skip_to_head(articles: Sequence[ArticleRow], checked: Mapping[int, TableSta
     note_captured(run.publisher, tables)
 
 
-def _check_columns(article: ArticleRow, table: TableState) -> None:
+def _check_columns(stored: Stored, article: ArticleRow, table: TableState) -> None:
+    definition = stored.definition(article)
     types = {field["name"]: ddl_of(field["type"]) for field in table.fields}
-    published = dict(zip(article.published_columns, article.published_types, strict=True))
+    published = {field.name: field.type for field in definition.fields}
     generated = {name: text for name, text in table.generated_columns.items() if name in published}
     if (
         any(types.get(name) != type_ for name, type_ in published.items())
-        or (not article.vertical_partition and len(types) != len(published))
+        or (not article.is_vertical(definition) and len(types) != len(published))
         or generated != dict(article.generated_columns)
     ):
         raise columns_changed(article, table)

@@ -156,6 +156,8 @@ def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
                 where = {"artid": known.artid}
                 run = partial(carry_out.change_everywhere, roots, catalog.ARTICLES, change, where)
                 yield Step("change", known.name, detail, run)
+    # After the resolvers: one that read a column that is left out does so no more.
+    yield from _columns(stated, stored)
     for each in stored.subscribers:
         if each.row is None or not each.is_active:
             continue
@@ -182,6 +184,32 @@ def _trackings(stored: Stored, articles: Mapping[str, Article]) -> Iterator[Merg
             by_column = wanted is Tracking.COLUMN
             run = partial(carry_out.change_tracking, row, by_column=by_column, is_subscribed=is_subscribed)
             yield Step("change", row.name, detail, run)
+
+
+def _columns(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
+    """Yield the steps that publish other columns: a new definition, which each subscriber gets when it syncs."""
+    names = ", ".join(stated.filled_by_row)
+    for subscriber in stored.live if names else ():
+        detail = f"its changes go up, before rows of {names} get values of other columns"
+        run = partial(carry_out.synchronise, subscriber.replica.root)
+        yield Step("sync", subscriber.subscription.subscriber, detail, run)
+    for each in stated.columns:
+        is_subscribed = stored.is_subscribed
+        detail = f"columns: {each.detail}"
+        detail += "; each subscriber follows with its next session" if is_subscribed else ""
+        yield Step(
+            "change",
+            each.row.name,
+            detail,
+            partial(
+                carry_out.change_columns,
+                each.row,
+                each.names,
+                is_listed=each.is_listed,
+                is_subscribed=is_subscribed,
+            ),
+            partial(carry_out.check_columns, each.row, each.names) if each.added else None,
+        )
 
 
 def _reinitialises(stated: Stated, stored: Stored) -> Iterator[MergeStep]:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from mergerepl.model.results import PlannedSubscription
+from mergerepl.publish.carry_out import Agent
 from mergerepl.publish.stated import Stated, ended_upload_only, is_removed
 from mergerepl.publish.stored import Stored, SubscriberState, describe_unsent
 
 FOLLOWED, DIFF, STOPS, NEW, ENDS = "followed", "diff", "stops", "new", "ends"
 
 
-def planned_subscriptions(stated: Stated, stored: Stored) -> Iterator[PlannedSubscription]:
+def planned_subscriptions(stated: Stated, stored: Stored, agent: Agent) -> Iterator[PlannedSubscription]:
     """Yield the outcome for each subscription of the file, then for those that it no longer names."""
     compared = ", ".join(ended_upload_only(stated.publication, stored))
     removed = [row.name for row in stored.articles if is_removed(stated.publication, stored, row)]
@@ -21,6 +22,11 @@ def planned_subscriptions(stated: Stated, stored: Stored) -> Iterator[PlannedSub
             why = f"it gets {', '.join(row.name for row in gets)}"
         if outcome == FOLLOWED and ending:
             why = "; ".join([*([why] if why else []), f"{ending}: after one more upload"])
+        if outcome == FOLLOWED and stated.filled_by_row:
+            first = f"{', '.join(stated.filled_by_row)}: after its changes went up"
+            why = "; ".join([*([why] if why else []), first])
+        if each.is_active and (reason := _stops_at(each, stated, stored, agent)) is not None:
+            outcome, why = STOPS, reason
         unsent = ""
         if each.is_active and each.row is not None and each.row.expired_at is None:
             unsent = describe_unsent(stored.publisher.root, each.replica.root, stored.pubid, staged)
@@ -28,6 +34,15 @@ def planned_subscriptions(stated: Stated, stored: Stored) -> Iterator[PlannedSub
     for row, _ in stored.left:
         why = "the file no longer names it"
         yield PlannedSubscription(row.subscriber_server, ENDS, why, stored.unsent.get(row.subid, ""))
+
+
+def _stops_at(each: SubscriberState, stated: Stated, stored: Stored, agent: Agent) -> str | None:
+    """Return why a subscriber's tables cannot get the columns that articles publish from now on; None if they can."""
+    ends = stored.publisher.root, each.replica.root
+    found = (
+        agent.stops_at(*ends, of.row.nickname, of.names, is_listed=of.is_listed) for of in stated.columns
+    )
+    return next(filter(None, found), None)
 
 
 def _outcome(each: SubscriberState, compared: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from mergerepl.filters.stated import ONE_SUBSCRIPTION
 from mergerepl.model.definition import FIRST_VERSION
 from mergerepl.model.publication import Article, Publication, Tracking
 from mergerepl.model.resolvers import UPLOAD_ONLY
+from mergerepl.publish.changed_columns import ChangedColumns, changed_columns
 from mergerepl.publish.check_article import check_article, check_resolver, published_fields
 from mergerepl.publish.filters import (
     Values,
@@ -62,7 +63,7 @@ class Stated:
     """A publication as the file states it, prepared for its tables: its new articles and its row filters.
 
     `new_rows` are the rows of the new articles, without an identity yet; `values` are those of the filters' functions
-    for each subscription.
+    for each subscription; `columns` are published articles with other columns.
     """
 
     publication: Publication
@@ -70,6 +71,17 @@ class Stated:
     new_rows: Sequence[ArticleRow] = ()
     filters: PublicationFilters = NO_FILTERS
     values: Sequence[Values] = ()
+    columns: Sequence[ChangedColumns] = ()
+
+    @property
+    def filled_by_row(self) -> list[str]:
+        """The articles that publish more columns, and whose rows conflict as a whole."""
+        more = {each.row.name for each in self.columns if each.added}
+        return [
+            each.name
+            for each in self.publication.articles
+            if each.name in more and each.tracking is Tracking.ROW and each.resolver != UPLOAD_ONLY
+        ]
 
 
 def prepare(publication: Publication, stored: Stored) -> Stated:
@@ -77,7 +89,7 @@ def prepare(publication: Publication, stored: Stored) -> Stated:
 
     Raises: ConfigurationError, PublicationError for a setting that cannot be published, or cannot change while published.
     """
-    new = _new_articles(publication, stored)
+    new, columns = _articles(publication, stored)
     _check_compared(publication, stored)
     filters = _filters(publication, stored, new)
     values = [values_of(each, filters.functions) for each in publication.subscriptions]
@@ -91,7 +103,7 @@ def prepare(publication: Publication, stored: Stored) -> Stated:
         )
         for each in new
     ]
-    return Stated(publication, new, rows, filters, values)
+    return Stated(publication, new, rows, filters, values, columns)
 
 
 def is_removed(publication: Publication, stored: Stored, row: ArticleRow) -> bool:
@@ -117,7 +129,8 @@ def check_publisher(publisher: ReplicaState) -> None:
 # ---- articles
 
 
-def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
+def _articles(publication: Publication, stored: Stored) -> tuple[list[NewArticle], list[ChangedColumns]]:
+    """Return the articles to publish, and those that publish other columns."""
     known = {row.name: row for row in stored.articles}
     _check_ends(publication, stored)
     publisher = stored.publisher
@@ -125,7 +138,7 @@ def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
         row for row in publisher.articles if stored.is_subscribed or not is_removed(publication, stored, row)
     ]
     last = max([0, *(row.nickname for row in publisher.articles), *publisher.captured])
-    new = []
+    new, columns = [], []
     for article in publication.articles:
         if article.name in known:
             row = known[article.name]
@@ -133,8 +146,12 @@ def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
             _check_tracking(article, row, stored.tracking(row))
             if stored.active:
                 _check_followed(article, row)
-            types = dict(zip(row.published_columns, row.published_types, strict=False))
-            check_resolver(article, types, row.generated_columns)
+            changed = changed_columns(article, row, stored)
+            if changed is None:
+                types = {field.name: field.type for field in stored.definition(row).fields}
+                check_resolver(article, types, row.generated_columns)
+            else:
+                columns.append(changed)
             continue
         path = publisher.root / article.table
         _check_claims(publication, stored, article, path, staying)
@@ -143,7 +160,7 @@ def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
         check_article(article, table)
         last = _free_nickname(stored, published_fields(article, table), above=last)
         new.append(NewArticle(article, table, last))
-    return new
+    return new, columns
 
 
 def _check_ends(publication: Publication, stored: Stored) -> None:
@@ -211,12 +228,10 @@ def _check_claims(
 
 def _check_article_unchanged(article: Article, row: ArticleRow) -> None:
     """Refuse changes of settings that the replicas' metadata depends on."""
-    columns = None if article.columns is None else sorted({*article.columns, *article.identity})
     wanted: dict[str, tuple[Any, Any]] = {
         "table": (row.source_table, os.path.normpath(article.table)),
         "key": (list(row.key_columns), list(article.identity)),
         "rowguid": (row.rowguid_column, article.rowguid),
-        "columns": (sorted(row.published_columns) if row.vertical_partition else None, columns),
     }
     for name, (before, now) in wanted.items():
         if before != now:

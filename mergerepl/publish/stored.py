@@ -10,7 +10,7 @@ from mergerepl.delta.tables import TableState, is_delta_table, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.merge.partitions.filtered import partition_groups
-from mergerepl.model.definition import FIRST_VERSION
+from mergerepl.model.definition import FIRST_VERSION, Definition
 from mergerepl.model.publication import Publication, Subscription, Tracking
 from mergerepl.model.words import counted
 from mergerepl.publish.check_article import read_article_table
@@ -157,6 +157,11 @@ class Stored:
         return [each.replica for each in self.subscribers if each.is_active]
 
     @property
+    def live(self) -> list[SubscriberState]:
+        """The subscribers of the file that are initialised and have not expired."""
+        return [each for each in self.subscribers if each.row is not None and each.row.is_live]
+
+    @property
     def is_subscribed(self) -> bool:
         """True if a subscriber is initialised, including one that the file no longer names and that has not ended yet."""
         return bool(self.active) or any(row.is_active for row, _ in self.left)
@@ -181,11 +186,18 @@ class Stored:
             if (subid := session.manifest.subid) in leaving or not self.publisher.is_active(subid)
         ]
 
+    def definition(self, row: ArticleRow) -> Definition:
+        """The definition of a published article that counts."""
+        versions = self.publisher.info.article_versions if self.publisher.info is not None else {}
+        return row.definitions[versions.get(row.nickname, FIRST_VERSION)]
+
+    def is_vertical(self, row: ArticleRow) -> bool:
+        """Whether only some columns of a published article are published."""
+        return row.is_vertical(self.definition(row))
+
     def tracking(self, row: ArticleRow) -> Tracking:
         """The tracking of a published article."""
-        versions = self.publisher.info.article_versions if self.publisher.info is not None else {}
-        definition = row.definitions[versions.get(row.nickname, FIRST_VERSION)]
-        return Tracking.COLUMN if row.is_by_column(definition) else Tracking.ROW
+        return Tracking.COLUMN if row.is_by_column(self.definition(row)) else Tracking.ROW
 
     def table(self, replica: ReplicaState, row: ArticleRow) -> TableState:
         """Return the table of a published article.

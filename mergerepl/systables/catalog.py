@@ -137,7 +137,7 @@ class ArticleRow:
         str | None,
         "what is stated for the resolver, as JSON: columns, delimiter, update_delete; NULL: nothing",
     ] = None
-    vertical_partition: Annotated[int, "1: only some columns are published"]
+    vertical_partition: Annotated[int, "1: published with some columns only; `fields` has what it is now"]
     maxversion_at_cleanup: Annotated[Bigint, "no version purged by metadata cleanup is higher"] = 0
     processing_order: Annotated[int | None, "0 unordered"] = None
     upload_options: Annotated[int | None, "0 all, 1 and 2 restricted"] = None
@@ -160,7 +160,7 @@ class ArticleRow:
     fields: Annotated[
         str | None,
         "once its columns or tracking changed: by version the published columns with their field numbers and image column, "
-        "and the tracking, as JSON",
+        "the tracking, and whether only some columns are published, as JSON",
     ] = None
     ends_after: Annotated[
         tuple[str, ...],
@@ -179,6 +179,10 @@ class ArticleRow:
         """Whether the article has column tracking in one of its definitions."""
         stated = definition.column_tracking
         return bool(self.column_tracking) if stated is None else stated
+
+    def is_vertical(self, definition: Definition) -> bool:
+        """Whether the article has some columns only in one of its definitions."""
+        return bool(self.vertical_partition) if definition.vertical is None else definition.vertical
 
     def with_definition(self, definition: Definition) -> "ArticleRow":
         """Return the row with one more definition, or another one in the place of its version."""
@@ -208,7 +212,7 @@ class ArticleRow:
             resolution=self.resolution,
             resolver=self.article_resolver,
             conflict_table=self.conflict_table,
-            vertical=bool(self.vertical_partition),
+            vertical=self.is_vertical(definition),
             rowguid_column=self.rowguid_column,
             generated=tuple(sorted(self.generated_columns.items())),
             resolver_info=self.resolver_info,

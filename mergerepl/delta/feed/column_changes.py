@@ -30,6 +30,9 @@ TRACKING = "tracking"
 FILTER = "filter"
 """Another row filter or other joins of the article, whose columns stay: the new text has them."""
 
+LEAVE, COLUMNS = "leave", "columns"
+"""Changes of the article itself: a column is published no more; the new text says which columns are: `all` or `listed`."""
+
 _PARTS = {"elementType": "element", "valueType": "value"}
 
 _COLUMN_ID = "delta.columnMapping.id"

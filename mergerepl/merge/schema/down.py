@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.feed.column_changes import ADD, COMMENT, DEFAULT, DROP, NULLABILITY, STATEMENTS
+from mergerepl.delta.feed.column_changes import ADD, COMMENT, DEFAULT, DROP, LEAVE, NULLABILITY, STATEMENTS
 from mergerepl.delta.marks import CommitMark, SchemaStep
 from mergerepl.delta.metadata import (
     CDF_PROPERTY,
@@ -97,7 +97,8 @@ class SubscribersTable:
 
     def _can_drop(self, each: PublishedField) -> bool:
         is_partition = each.name in self.table.metadata.partition_columns
-        return self.table.has_column_mapping and not is_partition and (each.number, DROP) not in self.skipped
+        stays = (each.number, LEAVE) in self.changed or (each.number, DROP) in self.skipped
+        return self.table.has_column_mapping and not is_partition and not stays
 
     @property
     def _free(self) -> set[str]:
@@ -430,7 +431,7 @@ def _settle(subscriber: Replica, publisher: Replica, nickname: int, target: Defi
         other = replids - {replica.info().replid}
         replica.control.change_where(catalog.SUBSCRIPTIONS, values, pubid=row.pubid, replid=other)
     # Last: until the subscriber names the publisher's version, the step is repeated.
-    entered = row.with_definition(replace(known, root=target.version))
+    entered = row.with_definition(replace(known, root=target.version, vertical=target.vertical))
     control.replace_where(catalog.ARTICLES, [entered], artid=row.artid)
     failpoint("schema.after_articles")
 

@@ -152,7 +152,7 @@ def _moved(
         failpoint("schema.before_record")
         enter_definition(recorder, row, move.definition)
         if at.is_publisher:
-            _record_change(replica, row, move.definition, move.changes)
+            record_change(replica, row, move.definition, move.changes)
         failpoint("schema.after_record")
         versions = {**info.article_versions, article.nickname: move.definition.version}
         after = replace(after, article_versions=versions)
@@ -202,7 +202,7 @@ def change_tracking(recorder: Recorder, nickname: int, *, by_column: bool, is_ca
     enter_definition(recorder, row, after)
     if is_root:
         tracking = "column" if by_column else "row"
-        _record_change(replica, row, after, [ColumnChange(0, TRACKING, new_text=tracking)])
+        record_change(replica, row, after, [ColumnChange(0, TRACKING, new_text=tracking)])
     failpoint("schema.after_record")
     versions = {**info.article_versions, nickname: after.version}
     beside = windows_beside(replica, article, info) if is_captured else []
@@ -230,7 +230,7 @@ def enter_definition(recorder: Recorder, row: ArticleRow, definition: Definition
     replica.control.replace_where(catalog.ARTICLES, [entered], artid=row.artid)
 
 
-def _record_change(
+def record_change(
     replica: Replica, row: ArticleRow, definition: Definition, found: Iterable[ColumnChange]
 ) -> None:
     """Record changes that lead to a definition in sysmergeschemachange; what died before it counted is replaced."""

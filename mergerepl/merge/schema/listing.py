@@ -4,10 +4,12 @@ from typing import Any
 
 from mergerepl.delta.feed.column_changes import (
     ADD,
+    COLUMNS,
     COMMENT,
     DEFAULT,
     DROP,
     FILTER,
+    LEAVE,
     NULLABILITY,
     RENAME,
     REPLACE,
@@ -101,6 +103,10 @@ def _words(change: dict[str, Any], *, is_left_out: bool) -> str:
         return f"tracking by {change['text']}"
     if change["what"] == FILTER:
         return f"rows by {change['text']}"
+    if change["what"] == LEAVE:
+        return f"leave {change['column']} out"
+    if change["what"] == COLUMNS:
+        return f"{change['text']} columns are published"
     if change["what"] == NULLABILITY:
         return f"{change['column']} {'takes NULL' if change.get('nullable') else 'is NOT NULL'}"
     return " ".join(str(part) for part in (change["what"], change.get("column"), change.get("name")) if part)

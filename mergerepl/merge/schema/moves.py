@@ -24,7 +24,7 @@ from mergerepl.delta.feed.schema_walk import SchemaWalk, identity_of, walk
 from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.delta.marks import SchemaStep
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, TableMetadata
-from mergerepl.delta.tables import Commit
+from mergerepl.delta.tables import Commit, TableState
 from mergerepl.delta.types import Field, ddl_of, is_widening
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.model.resolvers import resolver_info
@@ -284,7 +284,7 @@ class Follower:
 
         counted = [each for version, each in self.entered.items() if version <= self.definition.version]
         after = with_news(counted, self.definition.version + 1)
-        same = (each for each in left if each.fields == after.fields)
+        same = (each for each in left if each.fields == after.fields and each.vertical == after.vertical)
         again = next((each for each in same if each.column_tracking == after.column_tracking), None)
         if after is self.definition or not left:
             return after
@@ -316,7 +316,7 @@ class Follower:
             before = known.get(field.number)
             problem = None
             if before is None or before.name != field.name:
-                problem = self._problem_of_new(window, field, is_added=before is None)
+                problem = self.problem_of_new(window.table, field, is_added=before is None)
             elif before.type != field.type:
                 problem = self._problem_of_type(field)
             if problem is not None:
@@ -333,7 +333,8 @@ class Follower:
         named = (each for known in counted for each in known.fields)
         return [each for each in named if each.name.lower() == field.name.lower()]
 
-    def _problem_of_new(self, window: FeedWindow, field: PublishedField, *, is_added: bool) -> str | None:
+    def problem_of_new(self, table: TableState, field: PublishedField, *, is_added: bool) -> str | None:
+        """Return why a new column of the publisher's table, or a new name, cannot be published; None if it can."""
         is_new = f"column '{field.name}' was added" if is_added else f"a column was renamed to '{field.name}'"
         if is_added and not field.nullable:
             return f"column '{field.name}' was added as NOT NULL"
@@ -344,7 +345,7 @@ class Follower:
             return f"{is_new}, which differs from another one in letter case only"
         if others := _unlike(former, field):
             return f"{is_new}, which is {field.type}, and another column of that name was {others[-1]}"
-        found = TableContract(window.table, [field.name]).find(*_UNFIT)
+        found = TableContract(table, [field.name]).find(*_UNFIT)
         if found is not None and found.column == field.name:
             return f"{is_new}, which cannot be published ({found.code.value})"
         return None

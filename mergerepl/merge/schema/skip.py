@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 
 from mergerepl.delta.feed.column_changes import (
     ADD,
+    COLUMNS,
     COMMENT,
     DEFAULT,
     DROP,
     FILTER,
+    LEAVE,
     NULLABILITY,
     RENAME,
     REPLACE,
@@ -50,6 +52,8 @@ _REASONS = {
     TRACKING: "both sides decide conflicts in the same way",
     TYPE: "later values would be cut",
     FILTER: "the publisher alone chooses the rows of a subscriber",
+    LEAVE: "the subscriber's table keeps the column anyway",
+    COLUMNS: "both sides publish the same columns",
 }
 _UNRECORDED = (
     "is not recorded. `mergerepl schema list` has the numbers; `mergerepl capture` at the publisher records what its "

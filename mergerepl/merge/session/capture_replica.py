@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from enumeration.horizon import clock_of
 from mergerepl.merge.capture.record import Recorder, RowCounts
 from mergerepl.merge.capture.windows import article_window
+from mergerepl.merge.schema.columns import change_columns
 from mergerepl.merge.schema.follow import change_tracking, follow_columns
 from mergerepl.merge.session.own_side import held_with_publishers
 from mergerepl.model.progress import Progress
@@ -79,13 +80,38 @@ def change_tracking_held(
 
     Raises: as `capture_held`; nothing was changed.
     """
+    recorder = _recorder_of(replica, tablenick, is_subscribed, in_process, progress)
+    change_tracking(recorder, tablenick, by_column=by_column, is_captured=is_subscribed)
+
+
+def change_columns_held(
+    replica: Replica,
+    tablenick: int,
+    names: tuple[str, ...],
+    *,
+    is_listed: bool,
+    is_subscribed: bool,
+    in_process: bool,
+    progress: Progress,
+) -> None:
+    """Publish these columns of an article of a publisher whose lease the caller holds, after a capture of the former ones.
+
+    Raises: as `capture_held`; nothing was changed.
+    """
+    recorder = _recorder_of(replica, tablenick, is_subscribed, in_process, progress)
+    change_columns(recorder, tablenick, names, is_listed=is_listed, is_captured=is_subscribed)
+
+
+def _recorder_of(
+    replica: Replica, tablenick: int, is_subscribed: bool, in_process: bool, progress: Progress
+) -> Recorder:
+    """Return what changes an article's definition, after a capture if there are subscribers."""
     if is_subscribed:
         article = next(each for each in replica.articles if each.nickname == tablenick)
         capture_held(replica, article.pubid, progress=progress, in_process=in_process)
         replica = replica.reread()
     source = recording_jvm(_embedded_spark, (replica,))
-    recorder = Recorder(replica, own_priorities(replica), source, progress, in_process)
-    change_tracking(recorder, tablenick, by_column=by_column, is_captured=is_subscribed)
+    return Recorder(replica, own_priorities(replica), source, progress, in_process)
 
 
 def change_filters_held(

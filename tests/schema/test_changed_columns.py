@@ -1,0 +1,295 @@
+"""`columns` of an article change under active subscriptions: no table loses a column, no unsent value goes in silence."""
+
+from pathlib import Path
+
+import pytest
+
+import mergerepl
+from mergerepl.errors import PublicationError
+from tests.faults.deaths import dies
+from tests.schema.stars import ARTICLES, SUBSCRIBERS, Star
+
+APPLYING = (
+    "apply.before_change",
+    "schema.before_record",
+    "schema.after_record",
+    "schema.before_published_columns",
+    "capture.before_replinfo",
+    "schema.after_capture",
+    "apply.after_change",
+)
+SYNCING = (
+    "schema.before_alter",
+    "schema.after_alter",
+    "schema.before_capture",
+    "schema.before_dropped_values",
+    "schema.between_dropped_values",
+    "schema.after_dropped_values",
+    "schema.before_record",
+    "schema.after_record",
+    "schema.after_capture",
+    "schema.before_articles",
+    "schema.before_published_version",
+    "schema.after_articles",
+    "stage.after_manifest",
+    "publisher.after_merge",
+    "subscriber.before_merge",
+)
+
+
+def state(star: Star, columns: str) -> None:
+    """Write the columns of both articles into the file; empty: all."""
+    file = star.root / "mergerepl.yml"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    stated = f", columns: [{columns}]" if columns else ""
+    for place, line in enumerate(lines):
+        if "name: by_" in line:
+            head, _, tail = line.partition("key: [id]")
+            lines[place] = f"{head}key: [id]{stated}{tail[tail.index(', tracking') :]}"
+    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def rows(star: Star, replica: str, name: str, columns: str) -> dict[int, dict[str, str | None]]:
+    found = star.rows(replica, name)
+    return {key: {each: row[each] for each in columns.split()} for key, row in found.items()}
+
+
+# ---- fewer
+
+
+def unsent(star: Star) -> Star:
+    """Edit rows at all replicas, some captured by a session that died, none sent."""
+    star.write("north", 1, {"b": "n1"})
+    star.write("north", 2, {"a": "n2"})
+    star.write("south", 3, {"a": "s3", "b": "s3b"})
+    with dies("stage.before_pointer", action="stop"):
+        star.sync("north")
+    star.write("hq", 1, {"a": "h1", "b": "h1b"})
+    return star
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Star, Path]:
+    """Return a star with unsent edits, and its copy."""
+    star = unsent(Star(tmp_path_factory.mktemp("star") / "root", subscribers=tuple(SUBSCRIBERS)))
+    return star, star.save(tmp_path_factory.mktemp("saved") / "root")
+
+
+def check_left(star: Star) -> None:
+    """Check that b is everybody's own, and that its unsent values are logged where they were written."""
+    star.settle()
+    expected = {1: {"a": "h1"}, 2: {"a": "n2"}, 3: {"a": "s3"}}
+    for name in ARTICLES:
+        for replica in ("hq", *star.subscribers):
+            assert rows(star, replica, name, "a") == expected, (replica, name)
+        assert star.rows("hq", name)[1]["b"] == "h1b"
+        assert star.rows("north", name)[1]["b"] == "n1"
+        assert star.rows("south", name)[3]["b"] == "s3b"
+        assert star.rows("east", name)[1]["b"] == "y"
+        for replica, value in (("north", "n1"), ("south", "s3b")):
+            logged = [each["b"] for each in star.conflicts(replica, name)]
+            assert logged.count(value) == 1, (replica, name, logged)
+
+
+def test_a_column_that_is_left_out_stays_in_every_table(star: Star) -> None:
+    state(star, "a")
+    planned = star.project.apply(dry_run=True)
+    assert [(each.action, each.object) for each in planned.steps] == [
+        ("change", "by_row"),
+        ("change", "by_column"),
+        ("record", "sales"),
+    ]
+    assert {each.outcome for each in planned.subscriptions} == {"followed"}
+    star.project.apply()
+    assert not star.project.apply().steps
+    star.write("north", 1, {"b": "n1"})
+    check_left(star)
+    found = mergerepl.Replica(star.root / "south").schema.list()
+    assert [each.changes for each in found] == [("leave b out", "listed columns are published")] * 2
+    versions = {name: star.table("hq", name).version() for name in ARTICLES}
+    star.write("hq", 1, {"b": "its own"})
+    star.write("north", 1, {"b": "its own too"})
+    star.settle()
+    assert {name: star.table("hq", name).version() - was for name, was in versions.items()} == {
+        "by_row": 1,
+        "by_column": 1,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [each for each in APPLYING if each != "schema.before_published_columns"])
+def test_an_apply_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
+    state(star, "a")
+    with dies(point, action="stop"):
+        star.project.apply()
+    star.write("south", 3, {"b": "s3b"})
+    star.sync("east")
+    star.project.apply()
+    check_left(star)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["schema.before_record", "schema.after_record"])
+def test_an_apply_that_died_is_taken_back(star: Star, point: str) -> None:
+    state(star, "a")
+    with dies(point, action="stop"):
+        star.project.apply()
+    state(star, "")
+    star.project.apply()
+    assert not star.project.apply().steps
+    star.subscribe("west")
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert list(tables.values()) == [tables["hq"]] * 5
+        assert tables["hq"][3]["b"] == "s3b"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", SYNCING)
+def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
+    state(star, "a")
+    star.project.apply()
+    with dies(point, action="stop"):
+        star.sync("north")
+    star.write("north", 1, {"b": "n1"})
+    check_left(star)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "point", ["stage.after_manifest", "publisher.after_merge", "subscriber.before_merge"]
+)
+def test_a_staged_session_is_finished_first(star: Star, point: str) -> None:
+    with dies(point, action="stop"):
+        star.sync("south")
+    state(star, "a")
+    star.project.apply()
+    star.settle()
+    for name in ARTICLES:
+        for replica in ("hq", *star.subscribers):
+            found = rows(star, replica, name, "a")
+            assert found == {1: {"a": "h1"}, 2: {"a": "n2"}, 3: {"a": "s3"}}, (replica, name)
+        known = {row["b"] for replica in ("hq", "south") for row in star.rows(replica, name).values()}
+        assert "s3b" in known
+
+
+# ---- more
+
+
+def check_published(star: Star, more: dict[int, str | None]) -> None:
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert {key: row["c"] for key, row in tables["hq"].items()} == more
+        assert list(tables.values()) == [tables["hq"]] * len(tables)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Star, Path]:
+    """Return a star of a, with b that no subscriber has, c that the publisher has, and unsent edits; and its copy."""
+    star = Star(tmp_path_factory.mktemp("star") / "root", subscribers=tuple(SUBSCRIBERS))
+    state(star, "a, b")
+    star.project.apply()
+    star.add("hq", "c")
+    star.write("hq", 1, {"c": "c1"})
+    star.sync()
+    star.write("hq", 2, {"c": "c2"})
+    star.write("north", 1, {"b": "n1"})
+    star.write("south", 2, {"a": "s2"})
+    star.write("hq", 3, {"a": "h3"})
+    return star, star.save(tmp_path_factory.mktemp("saved") / "root")
+
+
+@pytest.fixture
+def wide(kept: tuple[Star, Path]) -> Star:
+    """Return that star as it was prepared."""
+    kept[0].load(kept[1])
+    return kept[0]
+
+
+def check_more(star: Star) -> None:
+    check_published(star, {1: "c1", 2: "c2", 3: None})
+    for name in ARTICLES:
+        found = star.rows("hq", name)
+        assert (found[1]["b"], found[2]["a"], found[3]["a"]) == ("n1", "s2", "h3")
+        assert star.conflicts("hq", name) == []
+
+
+def test_a_column_of_the_publisher_is_published_with_its_values(wide: Star) -> None:
+    state(wide, "a, b, c")
+    planned = wide.project.apply(dry_run=True)
+    assert [each.action for each in planned.steps] == ["sync"] * 3 + ["change", "change", "record"]
+    assert {each.why for each in planned.subscriptions} == {"by_row: after its changes went up"}
+    wide.project.apply()
+    assert not wide.project.apply().steps
+    check_more(wide)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", APPLYING)
+def test_an_apply_that_publishes_a_column_and_dies_is_finished_by_the_next_one(
+    wide: Star, point: str
+) -> None:
+    state(wide, "a, b, c")
+    with dies(point, action="stop"):
+        wide.project.apply()
+    wide.sync("east")
+    wide.project.apply()
+    check_more(wide)
+
+
+@pytest.mark.slow
+def test_all_columns_are_published_and_then_those_that_come(wide: Star) -> None:
+    state(wide, "")
+    wide.project.apply()
+    check_more(wide)
+    wide.add("hq", "d")
+    wide.write("hq", 1, {"d": "d1"})
+    wide.settle()
+    assert wide.rows("south", "by_row")[1]["d"] == "d1"
+    state(wide, "a, b, c, d")
+    wide.project.apply()
+    wide.add("hq", "e")
+    wide.settle()
+    assert "e" not in wide.rows("south", "by_row")[1]
+
+
+@pytest.mark.slow
+def test_one_column_is_left_out_and_another_is_published(wide: Star) -> None:
+    state(wide, "a, c")
+    wide.project.apply()
+    wide.settle()
+    for name in ARTICLES:
+        for replica in ("hq", *wide.subscribers):
+            found = rows(wide, replica, name, "a c")
+            assert found == {1: {"a": "x", "c": "c1"}, 2: {"a": "s2", "c": "c2"}, 3: {"a": "h3", "c": None}}
+    # By row its edit went up before.
+    assert [each["b"] for each in wide.conflicts("north", "by_column")] == ["n1"]
+    assert wide.rows("hq", "by_row")[1]["b"] == "n1"
+
+
+@pytest.mark.slow
+def test_a_column_that_comes_back_is_a_new_one(star: Star) -> None:
+    state(star, "a")
+    star.project.apply()
+    star.settle()
+    state(star, "")
+    planned = star.project.apply(dry_run=True)
+    assert {each.outcome for each in planned.subscriptions} == {"stops"}
+    assert all("Rename or drop that one" in each.why for each in planned.subscriptions)
+
+
+# ---- what is refused
+
+
+def test_what_is_needed_cannot_be_left_out(tmp_path: Path) -> None:
+    star = Star(tmp_path / "root", subscribers=("north",), required=("b",))
+    state(star, "a")
+    with pytest.raises(PublicationError, match="NOT NULL without a default"):
+        star.project.apply()
+    state(star, "a, z")
+    with pytest.raises(PublicationError, match="names column 'z'"):
+        star.project.apply()
+    state(star, "")
+    assert not star.project.apply().steps
