@@ -254,8 +254,8 @@ class PlannedSubscription:
     """The outcome of a planned `apply` for one subscription of a merge publication.
 
     `outcome`: `followed` (it goes on with its rows), `diff` (its rows are compared with the publisher's), `stops` (it is
-    not synchronized), `new` or `ends`. `why` is the reason, '' for `followed`. `unsent` describes its changes that never
-    reached the publisher, as far as they are known without reading its tables.
+    not synchronized), `new` or `ends`. `why` is the reason; '' where there is none. `unsent` describes its changes that
+    never reached the publisher, as far as they are known without reading its tables.
     """
 
     subscriber: str

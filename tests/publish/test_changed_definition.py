@@ -22,6 +22,7 @@ from mergerepl.model.publication import (
     Tracking,
 )
 from mergerepl.model.resolvers import ResolverInfo
+from mergerepl.publish.carry_out import Agent
 from mergerepl.publish.outcomes import planned_subscriptions
 from mergerepl.publish.stated import prepare
 from mergerepl.store.location import Location
@@ -83,9 +84,9 @@ CASES: list[tuple[str, str, Publication, Publication, str]] = [
     ("rowguid", "", one(), one(key=(), rowguid="qty"), REFUSED),
     ("tracking", "to `row`", one(), one(tracking=Tracking.ROW), FOLLOWED),
     ("tracking", "to `column`", one(tracking=Tracking.ROW), one(), FOLLOWED),
-    ("columns", "more", one(columns=("id",)), one(columns=("id", "qty")), REFUSED),
-    ("columns", "fewer", one(columns=("id", "qty")), one(columns=("id",)), REFUSED),
-    ("columns", "given or left out", one(), one(columns=("id", "qty")), REFUSED),
+    ("columns", "more", one(columns=("id",)), one(columns=("id", "qty")), FOLLOWED),
+    ("columns", "fewer", one(columns=("id", "qty")), one(columns=("id",)), FOLLOWED),
+    ("columns", "given or left out", one(), one(columns=("id", "qty")), FOLLOWED),
     ("filter", "another", filtered(), filtered(by="id > 1 AND id = CAST(HOST_NAME() AS INT)"), FOLLOWED),
     ("filter", "another, with other functions", filtered(), filtered(by="id = 1"), REFUSED),
     ("filter", "the first one", one(), one(filter="id = 1"), REFUSED),
@@ -181,6 +182,34 @@ def test_every_key_has_a_case_and_a_row_in_the_docs() -> None:
     assert shown == {(key, change, expected) for key, change, _, _, expected in CASES}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (filtered(), filtered(columns=("b",), by="qty = CAST(HOST_NAME() AS INT)"), "which is not published"),
+        (
+            filtered(by="qty = CAST(HOST_NAME() AS INT)"),
+            filtered(columns=("b",)),
+            "a row filter or a join reads it",
+        ),
+        (
+            resolver("maximum", columns=("qty",)),
+            one(columns=("b",), resolver="maximum", resolver_info=ResolverInfo(columns=("b",))),
+            "its resolver reads it",
+        ),
+        (
+            one(),
+            one(columns=("b",), resolver="maximum", resolver_info=ResolverInfo(columns=("qty",))),
+            "its resolver",
+        ),
+        (one(), one(columns=("b", "z")), "`columns` names column 'z'"),
+    ],
+)
+def test_columns_that_are_needed_are_not_left_out(before: Publication, after: Publication, why: str) -> None:
+    stored = Replicas(before).stored(after, tables={HQ / "orders": table(HQ / "orders", *COLUMNS)})
+    with pytest.raises(PublicationError, match=why):
+        prepare(after, stored)
+
+
 @pytest.mark.parametrize("is_expired", [True, False])
 def test_what_cannot_be_compared_is_refused_by_name(is_expired: bool) -> None:
     after, replicas = one(), Replicas(resolver("upload_only"))
@@ -218,7 +247,7 @@ def test_a_dry_run_names_the_outcome_for_each_subscription() -> None:
     before = replace(resolver("upload_only"), subscriptions=(*TO, subscribed("west")))
     after = replace(one(), subscriptions=(*TO, subscribed("east")))
     stored = Replicas(before).stored(after)
-    found = [*planned_subscriptions(prepare(after, stored), stored)]
+    found = [*planned_subscriptions(prepare(after, stored), stored, Agent())]
     assert [(each.subscriber, each.outcome, each.why) for each in found] == [
         ("/north", "diff", "orders: after its changes went up"),
         ("/south", "diff", "orders: after its changes went up"),
@@ -228,6 +257,10 @@ def test_a_dry_run_names_the_outcome_for_each_subscription() -> None:
     expired = Replicas(before)
     expired.edit("hq", "subscriptions", expired_at=datetime.now(UTC))
     stored = expired.stored(before)
-    assert {each.outcome for each in planned_subscriptions(prepare(before, stored), stored)} == {"stops"}
+    assert {each.outcome for each in planned_subscriptions(prepare(before, stored), stored, Agent())} == {
+        "stops"
+    }
     stored = Replicas(before).stored(before)
-    assert {each.outcome for each in planned_subscriptions(prepare(before, stored), stored)} == {"followed"}
+    assert {each.outcome for each in planned_subscriptions(prepare(before, stored), stored, Agent())} == {
+        "followed"
+    }
