@@ -201,6 +201,7 @@ def test_every_key_has_a_case_and_a_row_in_the_docs() -> None:
             one(columns=("b",), resolver="maximum", resolver_info=ResolverInfo(columns=("qty",))),
             "its resolver",
         ),
+        (filtered(columns=("b",)), filtered(by="qty = CAST(HOST_NAME() AS INT)"), "does not have yet"),
         (one(), one(columns=("b", "z")), "`columns` names column 'z'"),
     ],
 )

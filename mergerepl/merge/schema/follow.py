@@ -218,7 +218,7 @@ def enter_changed_filter(publisher: Replica, row: ArticleRow, said: str) -> Defi
     version = publisher.info().article_versions.get(row.nickname, FIRST_VERSION)
     after = row.definitions[version].filtered(max(row.definitions) + 1)
     publisher.control.replace_where(catalog.ARTICLES, [row.with_definition(after)], artid=row.artid)
-    _record_change(publisher, row, after, [ColumnChange(0, FILTER, new_text=said)])
+    record_change(publisher, row, after, [ColumnChange(0, FILTER, new_text=said)])
     return after
 
 
