@@ -383,9 +383,10 @@ def _session_of(
     from mergerepl.merge.session.session_history import record_unreached
 
     if not dry_run:
-        from mergerepl.delta.tables import trust_heads
+        from mergerepl.delta.tables import adopt_knowledge, trust_heads
 
         trust_heads(item.publisher, item.subscriber)
+        adopt_knowledge(item.publisher, item.subscriber)
     try:
         request = session_request(item, progress, direction=direction, long_running=long_running)
     except MergeReplError as error:

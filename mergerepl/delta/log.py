@@ -135,20 +135,28 @@ def list_logs(tables: Sequence[Location]) -> None:
     unknown = [table for table in tables if line_of(table) is not None and known_head(table) is None]
     if len(unknown) <= _MOST_PAGES:
         return
-    folder = unknown[0].parent
+    list_logs_below(unknown[0].parent)
+
+
+def list_logs_below(folder: Location) -> dict[str, FileFacts] | None:
+    """Note the heads of the system tables in a folder of a store; return its objects by their path from there.
+
+    None if they are too many to be listed at once: nothing is noted then.
+    """
     below = facts_below(folder, most=_MOST_PAGES * _OBJECTS_OF_PAGE)
     logs: dict[str, dict[str, FileFacts]] = {}
     for path, facts in (below or {}).items():
         name, _, in_log = path.partition(f"/{LOG_FOLDER}/")
-        if in_log and "/" not in in_log:
+        if in_log and "/" not in name and "/" not in in_log:
             logs.setdefault(name, {})[in_log] = facts
-    for table in unknown:
-        found = logs.get(table.name, {})
+    for name, found in logs.items():
+        table = folder / name
         versions = [int(name[:20]) for name in found if _COMMIT.match(name)]
-        if versions:
+        if versions and known_head(table) is None:
             _note_whole(table, found)
             _note_commits(table, found)
             note_head(table, max(versions))
+    return below
 
 
 def is_without_checkpoint(table: Location) -> bool:

@@ -130,19 +130,28 @@ def transactions_of(table: Location, version: int) -> Mapping[str, Any] | None:
     """
     if line_of(table) is not None:
         return None if (own := log_of(table, version)) is None else own.transactions
+    return None if (found := users_log(table, version)) is None else found.transactions
+
+
+def users_log(table: Location, version: int) -> OwnLog | None:
+    """Return the log of a user's table in a store at a version, without its files; None if delta-rs has to read it.
+
+    Its root is held. The log is read once, and then only its new commits, also by the next session of this process.
+    """
     if not registers_above(table):
         return None
     try:
         seen, found = _transactions.pop(table, (None, OwnLog()))
         if seen is None or found.version > version or as_seen(table, found.version) != seen:
-            found = _last_checkpoint(table, ("txn",))
+            found = _last_checkpoint(table, ("protocol", "metaData", "txn"))
         found = _moved_to(table, version, found)
-        _transactions[table] = as_seen(table, version), OwnLog(version, transactions=found.transactions)
+        found = OwnLog(version, found.protocol, found.metadata, found.transactions)
+        _transactions[table] = as_seen(table, version), found
     except (FileNotFoundError, ValueError, KeyError):
         return None
     while len(_transactions) > _MOST_LOGS:
         del _transactions[next(iter(_transactions))]
-    return found.transactions
+    return found
 
 
 def _moved_to(table: Location, version: int, log: OwnLog) -> OwnLog:
@@ -195,6 +204,28 @@ def note_commit(table: Location, version: int, actions: Iterable[Mapping[str, An
     kept = _logs.get(table)
     if kept is not None and kept[0] is line_of(table) and kept[1].version == version - 1:
         _logs[table] = kept[0], kept[1].moved(version, actions)
+
+
+def known_log(table: Location) -> OwnLog | None:
+    """Return the log of a system table as far as this process knows it; None if it does not hold the table's root."""
+    kept = _logs.get(table)
+    return kept[1] if kept is not None and kept[0] is line_of(table) else None
+
+
+def adopt_log(table: Location, own: OwnLog) -> None:
+    """Note a log that is known without reading it."""
+    if (line := line_of(table)) is not None:
+        _logs[table] = line, own
+
+
+def known_transactions(root: Location) -> dict[Location, tuple[list[Any] | None, OwnLog]]:
+    """Return what this process knows of the logs of users' tables below a root, as `adopt_transactions` takes it."""
+    return {table: known for table, known in _transactions.items() if table.is_below(root)}
+
+
+def adopt_transactions(table: Location, seen: list[Any], own: OwnLog) -> None:
+    """Note the log of a user's table, without its files, at the version of an `as_seen`, which is compared at its use."""
+    _transactions.setdefault(table, (seen, own))
 
 
 def forget_log(table: Location) -> None:

@@ -1,18 +1,21 @@
-"""A system table in a store, as this process knows it without delta-rs (`own_log`)."""
+"""A table in a store, as this process knows it without delta-rs (`own_log`)."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.fences import FENCE_APP_ID, number_of, refuse_fence
-from mergerepl.delta.log import note_checkpoint
+from mergerepl.delta.log import LOG_FOLDER, note_checkpoint
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.opened import OpenedTable, open_or_reuse, outcome_noted
-from mergerepl.delta.own_log import OwnLog, last_transaction, log_of, write_checkpoint
-from mergerepl.delta.table import PLAIN_WRITER, TableState
+from mergerepl.delta.own_log import OwnLog, last_transaction, log_of, users_log, write_checkpoint
+from mergerepl.delta.table import PLAIN_WRITER, Stated, TableState, stated_by
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
+from mergerepl.store.storage import scratch_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,3 +95,33 @@ def own_state(path: Location, version: int) -> OwnState | None:
         _OpenedLater(path),
         own,
     )
+
+
+def users_state(path: Location, version: int) -> TableState | None:
+    """Return a user's table whose root this process holds; None if delta-rs has to read its log.
+
+    delta-rs reads protocol and columns from a log of one commit on this machine, so they are what it reads in the store.
+    """
+    from deltalake.exceptions import DeltaError
+
+    own = users_log(path, version)
+    if own is None or not own.protocol or not own.metadata:
+        return None
+    try:
+        stated = _stated(json.dumps([{"protocol": own.protocol}, {"metaData": own.metadata}]))
+    except (DeltaError, OSError):
+        return None
+    return TableState(path, version, *stated, _OpenedLater(path))
+
+
+@lru_cache(maxsize=256)
+def _stated(actions: str) -> Stated:
+    """Return metadata, protocol and description of a table, as `TableState` has them.
+
+    Raises: DeltaError if delta-rs cannot read the table.
+    """
+    from deltalake import DeltaTable
+
+    text = "\n".join(map(json.dumps, json.loads(actions)))
+    with scratch_files({f"{LOG_FOLDER}/{0:020}.json": text.encode()}) as folder:
+        return stated_by(DeltaTable(str(folder)))

@@ -6,6 +6,7 @@ mark, transaction, rows and change feed. Tables with features that the tables be
 everything that delta-rs refuses.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from mergerepl.delta.log import recent_head
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.parquet_files import parquet_dataset
 from mergerepl.delta.reads import may_hold, plain_files
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done
 from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, inner_types, json_of, leaf_types
 from mergerepl.delta.writes import add_files
@@ -34,6 +35,8 @@ from mergerepl.store.location import Location
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import PostCommitHookProperties, WriterProperties
+
+logger = logging.getLogger(__name__)
 
 MOST_ROWS = 100_000
 """The most rows of one MERGE; this process holds them in memory."""
@@ -46,8 +49,10 @@ MOST_BYTES_REWRITTEN = 256 * 1024 * 1024
 
 MOST_FILES = 100
 
-_COMMITS_OF_CLEANUP = 10
-"""delta-rs looks for expired log files of a table in a store at every tenth version, as Spark does with its checkpoints."""
+_COMMITS_OF_CHECKPOINT = 10
+"""A table in a store gets a checkpoint at every tenth version, as by Spark's MERGE; delta-rs then removes expired log
+files. It reads each commit since the last checkpoint twice, and itself writes one after a hundred commits.
+"""
 
 ACTION = "action"
 
@@ -287,17 +292,29 @@ def _merge(
             values = {f"`{name}`": f"s.{field}" for name, field in columns.items()}
             merge = merge.when_not_matched_insert(values, f"NOT ({is_delete})")
         merge.execute()
-        is_written = log.version() != state.version
-    if not is_written:
+        written = log.version()
+    if written == state.version:
         # Without changes delta-rs commits nothing; Spark's MERGE leaves its transaction.
         add_files(open_table(state.path), {}, transaction)
+    elif not state.path.is_local and written % _COMMITS_OF_CHECKPOINT == 0:
+        _write_checkpoint(open_table(state.path, written))
+
+
+def _write_checkpoint(state: TableState) -> None:
+    """Write a checkpoint, which only saves time."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        state.checkpoint()
+    except (DeltaError, OSError) as error:
+        logger.info("no checkpoint of '%s': %s", state.path, reason_of(error))
 
 
 def _hooks(state: TableState) -> "PostCommitHookProperties":
-    """Return what delta-rs does after a commit. In a store it lists the whole log to clean it up, so it seldom does."""
+    """Return what delta-rs does after a commit. To remove expired log files, it lists the whole log."""
     from deltalake import PostCommitHookProperties
 
-    cleans = None if state.path.is_local or state.version % _COMMITS_OF_CLEANUP == 0 else False
+    cleans = None if state.path.is_local or state.version % _COMMITS_OF_CHECKPOINT == 0 else False
     return PostCommitHookProperties(cleanup_expired_logs=cleans)
 
 

@@ -222,6 +222,10 @@ class TableState:
         return commits(self.path, from_version_exclusive=version, through_version_inclusive=self.version)
 
 
+Stated = tuple[TableMetadata, int, int, frozenset[str], frozenset[str], str | None]
+"""Metadata, protocol and description of a table: the fields of `TableState` between its version and `opened`."""
+
+
 def open_table(path: Location, version: int | None = None) -> TableState:
     """Return a table at a version, by default at its head.
 
@@ -233,31 +237,39 @@ def open_table(path: Location, version: int | None = None) -> TableState:
     path = Location.of(path)
     at = head_version(path) if version is None else version
     if not path.is_local:
-        from mergerepl.delta.own_state import own_state
+        from mergerepl.delta.own_state import own_state, users_state
 
-        if (own := own_state(path, at)) is not None:
-            return own
+        if (known := own_state(path, at) or users_state(path, at)) is not None:
+            return known
     refuse_empty_commit(path, at)
     read_at = _version_alike(path, at)
     try:
         opened = open_or_reuse(path, read_at)
         with opened.at(read_at) as log:
-            stated, protocol, schema = log.metadata(), log.protocol(), log.schema().to_json()
+            stated = stated_by(log)
     except DeltaError as error:
         # An error about one of the commits that delta-rs read names the damaged file.
         for each in range(at, max(_checkpoints(path, at), default=-1), -1):
             read_commit(path, each)
         raise _unreadable(path, at, reason_of(error)) from error
-    return TableState(
-        path,
-        at,
-        TableMetadata(str(stated.id), schema, stated.configuration, tuple(stated.partition_columns)),
+    return TableState(path, at, *stated, opened)
+
+
+def stated_by(log: "DeltaTable") -> Stated:
+    """Return metadata, protocol and description of a table that delta-rs opened, as `TableState` has them.
+
+    Raises: DeltaError.
+    """
+    stated, protocol = log.metadata(), log.protocol()
+    readers = protocol.reader_features or ()
+    partitions = tuple(stated.partition_columns)
+    return (
+        TableMetadata(str(stated.id), log.schema().to_json(), stated.configuration, partitions),
         protocol.min_reader_version,
         protocol.min_writer_version,
-        frozenset(protocol.reader_features or ()),
-        frozenset((*(protocol.reader_features or ()), *(protocol.writer_features or ()))),
+        frozenset(readers),
+        frozenset((*readers, *(protocol.writer_features or ()))),
         stated.description,
-        opened,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.commits import Commit, TruncatedLogError, commits, find_own_commit, read_commit
 from mergerepl.delta.create import NewTable, create_table, is_vacant
+from mergerepl.delta.kept_knowledge import adopt_knowledge, keep_knowledge
 from mergerepl.delta.known_heads import trust_heads
 from mergerepl.delta.log import (
     as_seen,

@@ -14,6 +14,7 @@ from mergerepl.delta.tables import (
     commit_text,
     edited_table,
     is_delta_table,
+    keep_knowledge,
     list_logs,
     open_table,
     row_constraints,
@@ -169,6 +170,10 @@ class Replica:
                 replica=str(self.root),
                 table=missing[0],
             )
+
+    def keep_knowledge(self) -> None:
+        """Keep what this process knows of the tables of a replica in a store, for the next process."""
+        keep_knowledge(self.root, [self.folder / table.name for table in registry.ALL])
 
     def require_unedited(self) -> None:
         """Check that mergerepl made the last change of rows in contents, tombstone and the partition mappings.

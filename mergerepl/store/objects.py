@@ -143,7 +143,7 @@ class ObjectStorage:
 
                 return open_reader(self._client, at.prefix)
             data = bytes(found.bytes())
-        _keep(at, data)
+        keep_content(at, data)
         return data
 
     def size_once_written(self, at: Location) -> int:
@@ -168,7 +168,7 @@ class ObjectStorage:
         """Write an object under a name of its own; `read_once_written` then needs no request."""
         self.put(at, data)
         if len(data) <= _LARGEST_KEPT:
-            _keep(at, data)
+            keep_content(at, data)
 
     def put_if_absent(self, at: Location, data: bytes) -> str:
         """Create an object; return its tag. No other write of this key may have the same bytes.
@@ -382,7 +382,14 @@ def _failures() -> tuple[type[Exception], ...]:
     return (OSError, BaseError)
 
 
-def _keep(at: Location, data: bytes) -> None:
+def kept_content(at: Location) -> bytes | None:
+    """Return the content of an object that is written once, if it is in memory."""
+    with _kept_lock:
+        return _kept.get(at)
+
+
+def keep_content(at: Location, data: bytes) -> None:
+    """Keep the content of an object that is written once in memory."""
     with _kept_lock:
         _kept[at] = data
         while sum(map(len, _kept.values())) > _MOST_KEPT_BYTES:

@@ -367,4 +367,6 @@ def held_session(
     session_history.note_cleaned(request.ends, manifest.session, removed)
     purge_history_of(purge_when_due(request.ends))
     clean_up_when_due(request.ends)
+    for replica in request.ends:
+        replica.keep_knowledge()
     return results[0], True
