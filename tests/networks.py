@@ -13,12 +13,14 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
@@ -26,9 +28,10 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import commit_text, head_version
+from mergerepl.delta.log import commit_text, head_version, log_actions, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
+from mergerepl.delta.own_commits import last_overwrite
 from mergerepl.delta.table import open_table
 from mergerepl.delta.writes import compact
 from mergerepl.merge.session import merge_session
@@ -41,6 +44,7 @@ from mergerepl.publish.system_tables import create_conflict_table, create_replic
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import LARGE_BYTES_OF_HISTORY, ROWS_READ_TOGETHER
 from mergerepl.store.lease import LOCK_FILE
+from mergerepl.store.location import Location
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, SubscriptionState
 from mergerepl.systables.genhistory import Generation, GenStatus
@@ -55,35 +59,62 @@ def moved(text: Any, folder: Path, to: Path) -> Any:
     return text.replace(str(folder), str(to)) if isinstance(text, str) else text
 
 
-Rows = tuple[str, TypedTable[Any], list[Any]]
-"""The rows of a system table of the replica in a folder of that name."""
+@dataclass(frozen=True)
+class Naming:
+    """A system table that holds the path of a folder of replicas, all of whose rows are in one file of its last commit."""
+
+    place: Path
+    """Of the table, below the folder."""
+    version: int
+    actions: Sequence[Mapping[str, Any]]
+    rows: pa.Table
+
+    def write(self, folder: Path, to: Path) -> None:
+        """Let the copy of the table name the folder that it was copied to."""
+        (file,) = (to / self.place / each["add"]["path"] for each in self.actions if "add" in each)
+        rows = self.rows
+        for place, field in enumerate(rows.schema):
+            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+                column = pc.replace_substring(rows.column(place), str(folder), str(to))
+                rows = rows.set_column(place, field, column)
+        assert str(folder) not in str(rows.to_pylist()), f"{self.place} names the folder that was copied"
+        pq.write_table(rows, file)
+        # The bounds of texts are others.
+        facts = {"size": file.stat().st_size, "stats": json.dumps({"numRecords": rows.num_rows})}
+        changed = [{"add": {**each["add"], **facts}} if "add" in each else each for each in self.actions]
+        log_path(to / self.place, self.version).write_text("\n".join(map(json.dumps, changed)) + "\n")
 
 
-def rows_that_name(folder: Path) -> list[Rows]:
-    """Return the system tables below a folder that hold its path, with all their rows."""
+def rows_that_name(folder: Path) -> list[Naming]:
+    """Return the system tables below a folder that hold its path."""
     found = []
     for system_tables in sorted(folder.glob(f"*/{FOLDER}")):
         control = Replica(system_tables.parent).control
         for table in registry.CONTROL_PLANE:
-            if str(folder) in str(rows := control.rows(table)):
-                found.append((system_tables.parent.name, table, rows))
+            if str(folder) not in str(rows := control.rows(table)):
+                continue
+            place = (system_tables / table.name).relative_to(folder)
+            path = Location.of(folder / place)
+            if not (own := last_overwrite(path)) or len(own[1]) != 1:
+                # So that one file states all rows.
+                control.replace(table, rows)
+                own = last_overwrite(path)
+            assert own is not None
+            version, (stored,) = own
+            found.append(Naming(place, version, log_actions(path, version), stored))
     return found
 
 
-def copy_replicas(folder: Path, to: Path, naming: Sequence[Rows] | None = None) -> None:
+def copy_replicas(folder: Path, to: Path, naming: Sequence[Naming] | None = None) -> None:
     """Copy all replicas of a folder to another, as if they had been published there.
 
     They have the identities of those that they are copied from: no session may meet both. `naming` is `rows_that_name`
     of the folder, if it is known.
     """
+    naming = rows_that_name(folder) if naming is None else naming
     shutil.copytree(folder, to, dirs_exist_ok=True)
-    for name, table, known in rows_that_name(folder) if naming is None else naming:
-        there = [
-            replace(row, **{n: moved(value, folder, to) for n, value in table.values(row).items()})
-            for row in known
-        ]
-        assert str(folder) not in str(there), f"{table.name} names the folder that was copied"
-        Replica(to / name).control.replace(table, there)
+    for each in naming:
+        each.write(folder, to)
 
 
 class Published:
@@ -93,7 +124,7 @@ class Published:
     """Where templates lie; without one each is made beside its first copy."""
 
     def __init__(self) -> None:
-        self._templates: dict[object, tuple[Path, list[Rows]]] = {}
+        self._templates: dict[object, tuple[Path, list[Naming]]] = {}
 
     def copy(self, of: object, to: Path, publish: Callable[[Path], None]) -> None:
         """Copy what `publish` makes in an empty folder; the first time, let it do so."""
@@ -300,7 +331,7 @@ class Pair:
 
     def conflicts(self) -> int:
         info = self.folder / "hq" / "_mergerepl" / "MSmerge_conflicts_info"
-        return self.spark.read.format("delta").load(str(info)).count()
+        return DeltaTable(str(info)).to_pyarrow_table().num_rows
 
     def rows(self, replica: str, article: str) -> list[tuple[object, ...]]:
         table = DeltaTable(str(self.folder / replica / article)).to_pyarrow_table()
@@ -328,7 +359,7 @@ class Hub:
         self.publisher.mkdir(parents=True, exist_ok=True)
         self.publication = Publication("sales", str(self.publisher), ())
         self.captures: list[tuple[Path, str]] = []
-        self._naming: list[Rows] | None = None
+        self._naming: list[Naming] | None = None
 
     def root(self, name: str) -> Path:
         return self.folder / name

@@ -57,7 +57,8 @@ def last_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None":
 
 
 def _last_local_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None":
-    """Return the head of a system table in a folder and its rows, if delta-rs replaced them all for us in its last commit.
+    """Return the head of a system table in a folder and its rows, if delta-rs replaced them all for us in its last commit,
+    or the table was made without rows.
 
     None for any other table, and for a damaged one: delta-rs names the damage. Loading Arrow takes longer than delta-rs
     for the few tables that a command looks at, so delta-rs reads them where Arrow is not loaded.
@@ -71,8 +72,10 @@ def _last_local_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None
         actions = log_actions(table, version)
         info = _info_of(actions)
         is_ours = CommitMark.of_user_metadata(info.get("userMetadata")) == BOOKKEEPING
-        is_plain = info.get("operationParameters") == {"mode": "Overwrite"}
-        if not (is_ours and is_plain and all(action.keys() <= _PLAIN_ACTIONS for action in actions)):
+        is_overwrite = info.get("operationParameters") == {"mode": "Overwrite"}
+        is_plain = is_ours and is_overwrite and all(action.keys() <= _PLAIN_ACTIONS for action in actions)
+        is_created = version == 0 and info.get("engineInfo") == _ENGINE
+        if not (is_created or is_plain):
             return None
         return version, _added_rows(table, actions)
     except (StoreError, OSError, ValueError, pa.ArrowException):

@@ -223,7 +223,7 @@ def write_rows(
     from deltalake import Schema, write_deltalake
 
     if not is_delta_table(path):
-        if is_local(path):
+        if is_local(path) and rows.num_rows:
             before_write()
             terms = commit_properties(path, BOOKKEEPING)
             write_deltalake(

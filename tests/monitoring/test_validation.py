@@ -287,7 +287,7 @@ def validated(hub: Hub, level: str, table: str) -> ArticleValidation:
     return found
 
 
-@pytest.mark.parametrize("most_rows_in_process", [0, 100])
+@pytest.mark.parametrize("most_rows_in_process", [pytest.param(0, marks=pytest.mark.slow), 100])
 def test_only_divergence_differs_while_changes_wait_to_be_captured_or_sent(
     spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch, most_rows_in_process: int
 ) -> None:

@@ -11,6 +11,7 @@ from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 import mergerepl
+from tests import networks
 from tests.replacements import create_or_replace
 
 SUBSCRIBERS = {"north": 75.0, "south": 50.0, "east": 25.0}
@@ -35,6 +36,10 @@ LADDER = (
 Row = dict[str, Any]
 
 
+_PUBLISHED = networks.Published()
+"""Stars that begin alike are copies."""
+
+
 class Published:
     """The folders of a publication: `mergerepl.yml` beside its replicas."""
 
@@ -56,6 +61,10 @@ class Published:
         return {row.pop("id"): row for row in found}
 
 
+def _as_it_is(_: Path) -> None:
+    """Prepare nothing."""
+
+
 class Star(Published):
     """The publication `sales` with the articles `by_row` and `by_column`, which have the same rows."""
 
@@ -64,11 +73,18 @@ class Star(Published):
         root: Path,
         resolver: str = "priority",
         subscribers: Sequence[str] = ("north", "south"),
-        prepared: Callable[[Path], object] = lambda _: None,
+        prepared: Callable[[Path], object] = _as_it_is,
         required: Collection[str] = (),
     ) -> None:
         super().__init__(root)
         self.subscribers = subscribers
+        root.mkdir(exist_ok=True)
+        like = (resolver, *subscribers), prepared, tuple(required)
+        _PUBLISHED.copy(like, root, lambda folder: self._publish(folder, resolver, prepared, required))
+
+    def _publish(
+        self, root: Path, resolver: str, prepared: Callable[[Path], object], required: Collection[str]
+    ) -> None:
         schema = pa.schema(
             [
                 ("id", pa.int64()),
@@ -83,12 +99,14 @@ class Star(Published):
             articles.append(
                 f"  - {{name: by_{tracking}, key: [id], tracking: {tracking}, resolver: {{name: {resolver}}}}}"
             )
-        stated = [f"  - {{subscriber: ./{n}, type: server, priority: {SUBSCRIBERS[n]}}}" for n in subscribers]
+        stated = [
+            f"  - {{subscriber: ./{n}, type: server, priority: {SUBSCRIBERS[n]}}}" for n in self.subscribers
+        ]
         lines = ["publication: sales", "publisher: ./hq", "retention: 14 days", "articles:", *articles]
         (root / "mergerepl.yml").write_text(
             "\n".join([*lines, "subscriptions:", *stated, ""]), encoding="utf-8"
         )
-        self.project.apply()
+        mergerepl.Project.load(root / "mergerepl.yml").apply()
 
     def write(self, replica: str, key: int, values: Mapping[str, str | None]) -> None:
         """Update a row of both tables."""

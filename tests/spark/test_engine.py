@@ -87,6 +87,7 @@ def test_merges_in_two_threads_keep_their_own_marks(spark: SparkSession, replica
     assert spark.conf.get(APP_ID, None) is None, "the main session has no mark"
 
 
+@pytest.mark.slow
 def test_the_session_of_the_target_table_marks_the_merge(spark: SparkSession, replica_dir: Path) -> None:
     path = str(replica_dir / "orders")
     spark.range(10).selectExpr("id", "0 as n").write.format("delta").save(path)
@@ -212,7 +213,12 @@ def is_running(pid: int) -> bool:
 
 
 def test_jvm_ends_when_its_process_is_killed() -> None:
-    script = "from mergerepl.spark.session import *; session(); print(jvm_pid(), flush=True); input()"
+    script = """
+from mergerepl.spark.java import find_java
+from mergerepl.spark.jvm import launch
+print(launch(find_java(), long_running=False, heap_mb=512).process.pid, flush=True)
+input()
+"""
     with start_python(script) as process:
         assert process.stdout is not None
         jvm = int(process.stdout.readline())

@@ -1,6 +1,7 @@
 """The redo log: a plan comes back as it was, whole or not at all, and one that cannot be read is refused by name."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -46,8 +47,13 @@ def drawn(kind: Any) -> st.SearchStrategy:
     return st.one_of(inner) if inner else st.from_type(kind)
 
 
+EXAMPLES = 15 if os.environ.get("MERGEREPL_TEST_PROFILE") == "long" else 6
+
+
 @pytest.mark.parametrize("of", LOGS.values(), ids=LOGS)
-@settings(max_examples=15, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
+@settings(
+    max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None
+)
 @given(data=st.data())
 def test_a_plan_of_any_values_comes_back(
     of: Callable[[Path], RedoLog], data: st.DataObject, tmp_path: Path
