@@ -119,9 +119,14 @@ def with_next(stored: str, following: PublicationFilters, *, tablenick: int, num
     return json.dumps(json.loads(stored) | {"next": after}, sort_keys=True, ensure_ascii=False)
 
 
+def has_next(stored: str | None) -> bool:
+    """Whether filters are followed by others, which may count already."""
+    return stored is not None and '"next"' in stored
+
+
 def counted(stored: str, filter_number: Callable[[int], int]) -> str:
     """Return the JSON of the filters that count, by the filter number of an article's definition (by tablenick)."""
-    if '"next"' not in stored:
+    if not has_next(stored):
         return stored
     read = json.loads(stored)
     following = read.pop("next", None)

@@ -9,7 +9,7 @@ from mergerepl.changes import PUBLISHER
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.tables import open_table
 from mergerepl.errors import ConfigurationError
-from mergerepl.frames import DataFrame, NeedsSparkError, is_in_process
+from mergerepl.frames import DataFrame, is_in_process
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.fixed_versions import FixedEnd, recorded_keys, unsent_rows
 from mergerepl.replica.replica import Replica
@@ -20,7 +20,6 @@ from triggers.schema_checks import ArticleTable, check_columns
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mergerepl.merge.partitions.join_bounds import Sought
     from mergerepl.spark.in_memory import Kept
 
 Pair = tuple[PublishedArticle | None, PublishedArticle | None]
@@ -126,7 +125,6 @@ class FixedArticle:
         from mergerepl.changes import ROW
         from mergerepl.frames import F
         from mergerepl.merge.partitions.membership import base_rows, subscribed_rows
-        from mergerepl.rows.images import stored_image
 
         end, article = self.ends[PUBLISHER], self.articles[PUBLISHER]
         publication = end.filtered
@@ -134,14 +132,7 @@ class FixedArticle:
         articles = publication.articles
         versions = {each.nickname: end.version(each) for each in articles.values()}
 
-        def few(name: str, sought: "Sought | None") -> DataFrame:
-            if sought is not None:
-                raise NeedsSparkError("a row filter that selects rows by an expression")
-            of = articles[name]
-            rows = _few_rows(end.replica.table(of), versions[of.nickname], of)
-            return rows.select(stored_image(of).alias(ROW))
-
-        base = few if is_in_process() else base_rows(spark, end.replica, articles, versions)
+        base = base_rows(spark, end.replica, articles, versions)
         found = subscribed_rows(spark, publication, end.other.partition_id, base, article.name, kept)
         names = zip(article.fields, article.columns, strict=True)
         return found.select(*(F.col(f"{ROW}.{f}").alias(name) for f, name in names))

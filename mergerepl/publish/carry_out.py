@@ -41,7 +41,7 @@ from mergerepl.publish.rows import (
 )
 from mergerepl.publish.stated import NewArticle, Stated
 from mergerepl.publish.steps import Step
-from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
+from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, describe_unsent
 from mergerepl.publish.system_tables import (
     add_image_columns,
     check_unwritten,
@@ -233,6 +233,23 @@ def create(stated: Stated, stored: Stored, run: ApplyRun) -> None:
 def change_filters(filters: PublicationFilters, run: ApplyRun) -> None:
     """Store changed filters of new articles, or of articles without subscribers."""
     update_rows(run.publisher, catalog.PUBLICATIONS, filter_columns(filters), pubid=run.pubid)
+
+
+def check_late_columns(stored: Stored, columns: Mapping[str, Sequence[str]], run: ApplyRun) -> None:
+    """Check that no changes wait at subscribers that may say nothing of columns (by article), which filters newly read.
+
+    Raises: PublicationError.
+    """
+    staged = [guid for each in stored.publisher.sessions for guid in each.manifest.uploaded_guids]
+    for replica in stored.active if columns else ():
+        if unsent := describe_unsent(run.publisher, replica.root, run.pubid, staged):
+            name = next(iter(columns))
+            raise PublicationError(
+                f"Article '{name}': its filter needs the column '{columns[name][0]}', which was added after it was "
+                f"published. Subscriber '{replica.root}' has {unsent} that may have been made before. Put the filter back, "
+                "run `mergerepl sync`, and then change it.",
+                article=name,
+            )
 
 
 def change_followed_filters(filters: PublicationFilters, articles: Mapping[str, str], run: ApplyRun) -> None:

@@ -8,7 +8,14 @@ from mergerepl.filters.publication_filters import NO_FILTERS
 from mergerepl.model.publication import Article, SyncType, Tracking
 from mergerepl.publish import carry_out
 from mergerepl.publish.carry_out import MergeStep
-from mergerepl.publish.filters import Values, changed_filters, describe_rows, followed_filters, stored_filters
+from mergerepl.publish.filters import (
+    Values,
+    added_columns,
+    changed_filters,
+    describe_rows,
+    followed_filters,
+    stored_filters,
+)
 from mergerepl.publish.partitions import values_of_group
 from mergerepl.publish.rows import (
     PUBLISHER_NICKNAME,
@@ -123,9 +130,20 @@ def _filters(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
     if changed:
         said = "; ".join(f"{name}: rows by {text}" for name, text in changed.items())
         detail = f"{said}; each subscriber has them from its next session on"
-        yield Step(
-            "change", stored.name, detail, partial(carry_out.change_followed_filters, filters, changed)
-        )
+        late = {
+            row.name: names
+            for row in stored.articles
+            if row.name in given and (names := _late_columns(row, added_columns(before, filters, row.name)))
+        }
+        run = partial(carry_out.change_followed_filters, filters, changed)
+        check = partial(carry_out.check_late_columns, stored, late)
+        yield Step("change", stored.name, detail, run, check)
+
+
+def _late_columns(row: ArticleRow, names: Sequence[str]) -> list[str]:
+    """Return those of an article's columns that were added after it was published."""
+    first = {field.name for field in row.definitions[min(row.definitions)].fields}
+    return [name for name in names if name not in first]
 
 
 def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:

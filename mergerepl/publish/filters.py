@@ -196,6 +196,11 @@ def changed_filters(
     }
 
 
+def added_columns(before: PublicationFilters, now: PublicationFilters, article: str) -> list[str]:
+    """Return the columns of an article that its filter or a join newly reads."""
+    return sorted({*now.columns_used(article)} - {*before.columns_used(article)})
+
+
 def check_followed_filters(
     before: PublicationFilters, now: PublicationFilters, given: Collection[str]
 ) -> None:

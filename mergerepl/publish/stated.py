@@ -22,7 +22,7 @@ from mergerepl.publish.changed_columns import ChangedColumns, changed_columns
 from mergerepl.publish.check_article import check_article, check_resolver, published_fields
 from mergerepl.publish.filters import (
     Values,
-    changed_filters,
+    added_columns,
     check_followed_filters,
     check_no_overlap,
     check_values,
@@ -327,9 +327,8 @@ def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]
                 f"subscribers have no partition yet. Take the filter out; or {PUBLISH_AGAIN}.",
                 publication=publication.name,
             )
-        for name in changed_filters(before, filters, given):
-            added = {*filters.columns_used(name)} - {*before.columns_used(name)}
-            _check_known(stored, known[name], sorted(added))
+        for name in given:
+            _check_known(stored, known[name], added_columns(before, filters, name))
     return filters
 
 

@@ -20,6 +20,7 @@ from mergerepl.delta.tables import (
     row_constraints,
 )
 from mergerepl.errors import ConfigurationError, PublicationError, StoreError
+from mergerepl.filters.publication_filters import has_next
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import FIRST_VERSION
 from mergerepl.replica.control import ControlPlane
@@ -254,7 +255,7 @@ class Replica:
     def publications(self) -> list[PublicationRow]:
         """The rows of sysmergepublications, with the row filters that count."""
         rows = self.control.rows(catalog.PUBLICATIONS)
-        if not any(row.filters for row in rows):
+        if not any(has_next(row.filters) for row in rows):
             return rows
         versions = self.info().article_versions
         return [counted_filters(row, self._article_rows, versions) for row in rows]

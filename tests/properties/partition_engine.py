@@ -35,6 +35,7 @@ APART = 1000
 REFERENCES = ("key", "customer", "order", "rate")
 TYPES = {
     "region": pa.string(),
+    "second": pa.string(),
     "rep": pa.string(),
     "area": pa.string(),
     "state": pa.string(),
@@ -63,8 +64,22 @@ _CUSTOMERS_ORDERS_LINES: dict[str, Any] = {
     ],
 }
 
+_STATES = [
+    ("orders", "customers", "customers.key = orders.customer AND customers.state = 'on'"),
+    ("lines", "orders", "orders.key = lines.`order`"),
+]
+_REFILTERED: dict[str, Any] = {
+    **_CUSTOMERS_ORDERS_LINES,
+    "then": [
+        {"filters": {"customers": "second = HOST_NAME()", "lines": "region = HOST_NAME()"}, "joins": _STATES},
+        {**_CUSTOMERS_ORDERS_LINES, "filters": {"customers": "region = HOST_NAME() OR second = HOST_NAME()"}},
+    ],
+}
+
 CLAUSES: dict[str, dict[str, Any]] = {
     "options": _CUSTOMERS_ORDERS_LINES,
+    "refilter": _REFILTERED,
+    "refilter options": _REFILTERED,
     "or": {
         "filters": {"customers": "region = HOST_NAME()", "lines": "region = HOST_NAME()"},
         "joins": [
@@ -146,14 +161,17 @@ class PartitionEngine:
         for name, schema in self.schemas.items():
             there = [self._row(w, name, row) for w in range(worlds) for row in rows[w].get(name, {}).values()]
             write_deltalake(str(folder / "hub" / name), pa.Table.from_pylist(there, schema=schema))
-        clauses = CLAUSES[variant]
+        self.file = folder / "network.yml"
+        self.apply(CLAUSES[variant])
+
+    def apply(self, clauses: Mapping[str, Any]) -> None:
+        """Apply the file with these filters and joins."""
         articles = []
-        for name in filters.articles:
+        for name in self.filters.articles:
             own = clauses["filters"].get(name)
-            options = VARIANTS[variant].get("options", 0)
+            options = VARIANTS[self.variant].get("options", 0)
             filtered = {"partition_options": options} | ({"filter": own} if own else {})
             articles.append({"name": name, "key": ["key"], **filtered})
-        self.file = folder / "network.yml"
         stated = {
             "publication": "network",
             "publisher": "./hub",
@@ -359,6 +377,15 @@ class Played:
             of_hub, of_sub = (self.drawn(net, each, 2) if late else [] for each in ("hub", name))
             net.sync(name, late_hub=of_hub, late_sub=of_sub, crash=crash)
         return self.taken()
+
+    def change_filters(self) -> None:
+        """Apply other filters, those of before among them; nothing moves before the next session."""
+        number = self.rng.randrange(1 + len(CLAUSES[self.engine.variant]["then"]))
+        of_model, of_engine = VARIANTS[self.engine.variant], CLAUSES[self.engine.variant]
+        for net in self.worlds:
+            net.change_filters([of_model["filters"], *of_model["then"]][number])
+        self.engine.apply([of_engine, *of_engine["then"]][number])
+        self.compare("after other filters", "hub", *REPLICAS)
 
     def sync(self, name: str, *, late: bool = False) -> None:
         """Run a session of one subscriber."""

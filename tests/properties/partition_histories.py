@@ -78,6 +78,20 @@ def _variants() -> dict[str, dict[str, Any]]:
             ),
         ),
     )
+    columns = ("region", "second", "state", "val")
+    states = Join("orders", "customers", (("key", "customer"),), lambda p, c: p["state"] == "on", ("state",))
+
+    def refiltered(own: Own, *unread: str, with_more: bool = False) -> Filters:
+        of_lines = ("order", "region", "val")
+        lines = Article("lines", columns=of_lines, unread=("region", "val"))
+        more = Article("lines", "param", eq("region"), of_lines)
+        customers = Article("customers", "param", own, columns, (*unread, "val"))
+        filters = customers_orders_lines({"customers": customers, "lines": more if with_more else lines})
+        return Filters(filters.articles, (states, filters.joins[1])) if with_more else filters
+
+    second = refiltered(eq("second"), "region", with_more=True)
+    either = refiltered(lambda r, v: v in (r["region"], r["second"]), "state")
+    refilter = {"filters": refiltered(eq("region"), "second", "state"), "then": [second, either]}
     return {
         "joins": {"filters": base},
         "or": {"filters": own_or_join},
@@ -85,6 +99,8 @@ def _variants() -> dict[str, dict[str, Any]]:
         "overlap": {"filters": overlapping},
         "options": {"filters": base, "options": 1},
         "terms": {"filters": terms},
+        "refilter": refilter,
+        "refilter options": {**refilter, "options": 1},
     }
 
 
@@ -104,6 +120,7 @@ def draw_row(rng: random.Random, pick: list) -> Row:
         "size": rng.choice([0, 1, 2, None]),
         "val": rng.randrange(100),
     }
+    key["second"] = [*SOME][key["val"] // 7 % len(SOME)]
     # of `val`, so that the histories of the other variants are drawn as before
     key |= {"state": ["on", "on", "off", None][key["val"] % 4], "qty": [0, 1, 1, None][key["val"] // 4 % 4]}
     return key
@@ -165,6 +182,11 @@ def history(rng: random.Random, variant: dict[str, Any], steps: int) -> Network:
         elif len(net.subs) < len(names):
             name = names[len(net.subs)]
             net.subscribe(name, values[name], priority=rng.choice([0.0, 40.0, 75.0]), options=options)
+        if "then" in variant and roll > 0.94:
+            # A session that is staged ends with the filters that it began with.
+            for name in list(net.subs):
+                net.recover(name)
+            net.change_filters(rng.choice([filters, *variant["then"]]))
     net.check()
     return net
 

@@ -18,7 +18,7 @@ from tests.properties.state import PUBLICATION, Lineage, bump, covers, merge_lin
 ALL = -1  # partition_id -1: relevant to every subscriber
 P_NICK, P_PRIORITY = 1, 100.0
 AGENT, LATE = -1, 1 << 20
-DELETED_ROW, FILTER_COLUMN, PARENT = 1, 2, 3  # past_partition_mappings.reason
+DELETED_ROW, FILTER_COLUMN, PARENT, FILTERS = 1, 2, 3, 5  # past_partition_mappings.reason
 
 
 class Hole(AssertionError):
@@ -31,12 +31,13 @@ Own = Callable[[Row, object], object]
 
 @dataclass(frozen=True)
 class Article:
-    """own(row, filter value): True, False or None (NULL). kind: none, static or param."""
+    """own(row, filter value): True, False or None (NULL). kind: none, static or param. unread: by filters and joins."""
 
     name: str
     kind: str = "none"
     own: Own | None = None
     columns: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ("val",)
 
 
 @dataclass(frozen=True)
@@ -414,8 +415,25 @@ class Network:
         was_sent = isinstance(replica, Subscriber) and (is_late or known.gen <= replica.up_mark)
         return known.type == 5 or (known.row is None and was_sent)
 
-    def _append_run(self, metas: dict, found: Pass, changed: set, gens: dict[str, int]) -> None:
-        """Append one run: contents or tombstone rows, touched children, events. gens: of the events, per article."""
+    def change_filters(self, filters: Filters) -> None:
+        """`apply` with other filters: the old ones against the new ones over whole tables, as a run of its own."""
+        self.log.append("change filters")
+        self.recover_hub()
+        self.capture_hub()
+        hub = self.hub
+        was, is_ = (full_members(each, hub.parts, hub.captured) for each in (self.filters, filters))
+        found = {a: {k: (was[a][k], is_[a][k]) for k in was[a] if was[a][k] != is_[a][k]} for a in self.names}
+        gens = {a: self._open(hub, a) for a in self.names if found[a]}
+        self._append_run({}, found, set(), gens, FILTERS)
+        self.filters = filters
+
+    def _append_run(
+        self, metas: dict, found: Pass, changed: set, gens: dict[str, int], of_touched: int = PARENT
+    ) -> None:
+        """Append one run: contents or tombstone rows, touched children, events. gens: of the events, per article.
+
+        of_touched: why rows leave that nobody changed.
+        """
         hub = self.hub
         hub.seq += 1
         for key, meta in metas.items():
@@ -434,7 +452,7 @@ class Network:
                     there = there or Meta(0, baseline(), hub.tables[a][k], P_PRIORITY, hub.base[key])
                     hub.meta[key] = replace(there, seq=hub.seq, partchangegen=gens[a])
                 is_deleted = hub.meta[key].row is None
-                why = PARENT if key not in changed else DELETED_ROW if is_deleted else FILTER_COLUMN
+                why = of_touched if key not in changed else DELETED_ROW if is_deleted else FILTER_COLUMN
                 for pid in sorted(was | is_):
                     kind = "stay" if pid in was and pid in is_ else "enter" if pid in is_ else "leave"
                     self._add_event(key, Event(hub.seq, gens[a], pid, kind, why if kind == "leave" else 0))
@@ -616,7 +634,8 @@ class Network:
             if theirs is None or theirs.row is None or not set(theirs.lineage) & set(sent[key].lineage):
                 return True  # an insert
             # An edit of a row that left for a reason at the publisher moves nothing: it is taken, and the row leaves.
-            return any(row[c] != theirs.row[c] for c in self.filters.articles[a].columns if c != "val")
+            article = self.filters.articles[a]
+            return any(row[c] != theirs.row[c] for c in article.columns if c not in article.unread)
 
         found, refused = membership_pass(self.filters, hub.parts, hub.captured, changed, refuse)
         for key in refused:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from enumeration.partition_actions import is_seen
 from mergerepl.changes import ROW, ROWGUID
-from mergerepl.delta.commit_files import frame_here, rows_having
+from mergerepl.delta.commit_files import few_rows, frame_here, rows_having
 from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.tables import open_table, read_columns
@@ -24,7 +24,7 @@ from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.columns import column_of, holds
 from mergerepl.filters.publication_filters import JoinFilter, Part, parts_of
 from mergerepl.filters.stated import ONE_SUBSCRIPTION
-from mergerepl.frames import Column, DataFrame, F
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.merge.partitions.filtered import FilteredPublication, function_column
 from mergerepl.merge.partitions.join_bounds import Sought, Values, looked_for
 from mergerepl.model.article import PublishedArticle
@@ -84,6 +84,11 @@ def base_rows(
             if (problem := article_problem(state, article)) is not None:
                 raise NeedsSparkError(problem, path)
             table = frame_here(rows_having(state, article.columns, {sought.column: sought.values}), state)
+        elif is_in_process():
+            if sought is not None:
+                raise NeedsSparkError("a row filter that selects rows by an expression", path)
+            state = open_table(path, version)
+            table = frame_here(few_rows(state, article.columns, is_key=False), state)
         else:
             table = read_columns(spark, path, version, article.columns, files_at_most=_FILES_READ_WHOLE)
             if sought is not None:

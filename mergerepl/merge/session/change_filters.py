@@ -11,15 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import ROW, ROWGUID
-from mergerepl.delta.commit_files import few_rows, frame_here
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
-from mergerepl.delta.tables import open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.columns import spark_operation
 from mergerepl.filters.publication_filters import PublicationFilters, with_next
-from mergerepl.frames import DataFrame, F, is_in_process
+from mergerepl.frames import DataFrame, F
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication
-from mergerepl.merge.partitions.join_bounds import Sought, equal_columns
+from mergerepl.merge.partitions.join_bounds import equal_columns
 from mergerepl.merge.partitions.membership import (
     AFTER,
     BEFORE,
@@ -37,7 +35,6 @@ from mergerepl.merge.session.moved_rows import MovedRows, commit_moves
 from mergerepl.model.progress import Progress
 from mergerepl.publish.filters import FilterChange
 from mergerepl.replica.replica import Replica
-from mergerepl.rows.images import stored_image
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.plain import plain_errors
 from mergerepl.systables import catalog
@@ -130,9 +127,7 @@ def _commit(
 ) -> None:
     spark, kept, found = choice.for_rules, Kept(), {}
     try:
-        base = _whole_or_sought(
-            base_rows(spark, publisher, new.articles, info.captured), publisher, new, info
-        )
+        base = base_rows(spark, publisher, new.articles, info.captured)
         passes = [MembershipPass(each, group_rows(spark, each.groups), base, kept) for each in (old, new)]
         for name in affected_articles(old.filters, new.filters, changed):
             moved = kept.keep(_moved(passes, name, base, kept))
@@ -155,22 +150,6 @@ def affected_articles(old: PublicationFilters, new: PublicationFilters, changed:
         joins = (join for filters in (old, new) for join in filters.joins)
         following = {join.article for join in joins if join.parent in found} - found
     return [name for name in new.order if name in found and old.is_filtered(name) and new.is_filtered(name)]
-
-
-def _whole_or_sought(
-    base: Base, publisher: Replica, publication: FilteredPublication, info: ReplicaInfo
-) -> Base:
-    """Return `base`, which in this process also gives the rows of a whole small table."""
-
-    def rows(name: str, sought: Sought | None) -> DataFrame:
-        if sought is not None or not is_in_process():
-            return base(name, sought)
-        article = publication.articles[name]
-        state = open_table(publisher.table(article), info.captured[article.nickname])
-        table = frame_here(few_rows(state, article.columns, is_key=False), state)
-        return table.select(stored_image(article).alias(ROW))
-
-    return rows
 
 
 def _moved(passes: Iterable[MembershipPass], name: str, base: Base, kept: Kept) -> DataFrame:
