@@ -28,7 +28,7 @@ from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.store.storage import folders_in, is_there, remove_table
-from mergerepl.systables import tracking
+from mergerepl.systables import tracking, transactional
 from mergerepl.systables.cdc import (
     CAPTURED_COLUMNS,
     CHANGE_TABLE_SUFFIX,
@@ -126,7 +126,7 @@ def _restart(
 def vacuum(found: CdcTables, source: str) -> Vacuumed:
     """Run VACUUM on a source, as `Database.vacuum` says, also of a publication alone.
 
-    The readers are the log reader and merge capture.
+    The readers are the log reader, merge capture, and the reader of the queue of a subscriber that writes.
     """
     row = read_state(found.log).source_at(source.strip("/"))
     if row is None:
@@ -143,7 +143,7 @@ def vacuum(found: CdcTables, source: str) -> Vacuumed:
         plain_errors(f"'{path}' was vacuumed"),
         lease(found.root, purpose="cdc vacuum", wait_s=found.lock_wait_s),
     ):
-        read = min([row.position, *_merge_positions(found, path)])
+        read = min([row.position, *_merge_positions(found, path), *queue_positions(found.root, path)])
         hours, unread = vacuum_read(found.spark, path, read)
     return Vacuumed(row.source_path, hours, unread)
 
@@ -155,6 +155,12 @@ def _merge_positions(database: CdcTables, path: Location) -> list[int]:
     info = replica.info()
     positions = (position_of(each, info) for each in replica.articles if replica.table(each) == path)
     return [each.version for each in positions if each is not None]
+
+
+def queue_positions(root: Location, table: Location) -> list[int]:
+    """Return the versions of a table at a root through which readers of its queue have read it."""
+    queues = ControlPlane(root / transactional.FOLDER).rows_if_any(transactional.QUEUE)
+    return [row.position for row in queues if row.table_id == open_table(table).metadata.table_id]
 
 
 def _is_tracked(database: CdcTables, source: str) -> bool:

@@ -59,7 +59,7 @@ def differing_rows(
         places = pa.chunked_array([*alone.chunks, *in_both.filter(differ)[place].chunks], pa.int64())
         if len(places) > MOST_ROWS:
             raise TooLargeForArrowError("too many rows differ")
-        found.append(pa.table({name: each.column(name).take(places) for name in columns}))
+        found.append(each.rows(columns, places))
         require_texts(found[-1])
     return found
 
@@ -90,6 +90,14 @@ class _Rows:
         if pa.types.is_nested(kind):
             raise NeedsSparkError(f"column '{name}' has parts")
         return pa.chunked_array([chunk for part in parts for chunk in part.chunks], kind)
+
+    def rows(self, columns: Sequence[str], places: "pa.ChunkedArray") -> "pa.Table":
+        """Return the rows at some places."""
+        import pyarrow as pa
+
+        if not len(places):
+            return pa.schema([self.table.arrow_schema.field(name) for name in columns]).empty_table()
+        return pa.table({name: self.column(name).take(places) for name in columns})
 
     def keys(self, key: Sequence[str], place: str, *, is_guid: bool) -> "pa.Table":
         """Return the keys of all rows, each once, with their places."""

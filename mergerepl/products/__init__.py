@@ -522,4 +522,11 @@ def read_through(root: Location) -> dict[str, int | str]:
         if has_log_reader(control := control_of(root)):
             read = {row.source_path: row.position for row in read_state(control).sources.values()}
             found = {**read, **found}
+        from mergerepl.cdc.sources import queue_positions
+        from mergerepl.replica.replica import Replica
+
+        for path in {article.table for article in Replica(root).articles}:
+            known = found.get(path)
+            if not isinstance(known, str) and (queued := queue_positions(root, root / path)):
+                found[path] = min([*queued, *([known] if known is not None else [])])
     return found
