@@ -23,7 +23,7 @@ from mergerepl.logreader.user_unit import unit as unit
 from mergerepl.merge.resolvers.functions import ResolverContext as ResolverContext
 from mergerepl.merge.resolvers.functions import register_resolver as register_resolver
 from mergerepl.merge.resolvers.functions import resolvers as resolvers
-from mergerepl.model.conflicts import ConflictStatus as ConflictStatus
+from mergerepl.model.conflict_filter import ConflictStatus as ConflictStatus
 from mergerepl.model.listing import Listing as Listing
 from mergerepl.model.publication import Article as Article
 from mergerepl.model.publication import ConflictLogging as ConflictLogging

@@ -32,7 +32,7 @@ from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_
 from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.publication import Article
 from mergerepl.model.results import InitResult, InitTable
-from mergerepl.model.tracking import Foreign, TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking_options import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.model.transactional import Article as TransactionalArticle
 from mergerepl.store.location import Location
 from mergerepl.store.storage import folders_in

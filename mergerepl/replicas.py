@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mergerepl.conflicts.selection import Conflicts
-    from mergerepl.model.cdc import Vacuumed
+    from mergerepl.model.tasks import Vacuumed
 
 
 @methods_of_caller

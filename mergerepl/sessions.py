@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from mergerepl import roots
 from mergerepl.calls import require_choice
 from mergerepl.errors import TRIES, ConfigurationError, LeaseError, MergeReplError, class_of_details
-from mergerepl.model.conflicts import ConflictFilter
+from mergerepl.model.conflict_filter import ConflictFilter
 from mergerepl.model.folders import Document
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication

@@ -15,7 +15,7 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from mergerepl.model import cdc, conflicts, replica_status, schema_changes, tasks, tracking, transactional
+from mergerepl.model import cdc, conflicts, delivery, replica_status, schema_changes, tasks, tracking
 from mergerepl.model import results as merge
 from mergerepl.model.resolvers import Resolver
 from mergerepl.monitoring.doctor import Check
@@ -140,7 +140,7 @@ RESULTS: dict[str, dict[str, Any]] = {
     "resume": {"": Keys({"table": str, "changed": bool})},
     "doctor": {"": Keys({"checks": Array[Check, ...]})},
     "cleanup": {"": tasks.CleanupResult},
-    "vacuum": {"": Keys({"tables": Array[cdc.Vacuumed, ...]})},
+    "vacuum": {"": Keys({"tables": Array[tasks.Vacuumed, ...]})},
     "tune": {"": merge.TuneResult},
     "partitions": {
         "list": Keys({"partitions": Array[replica_status.PartitionInfo, ...]}),
@@ -152,10 +152,10 @@ RESULTS: dict[str, dict[str, Any]] = {
         "alter": schema_changes.AlterResult,
     },
     "transactional": {
-        "browse": Keys({"commands": Array[transactional.Command, ...], "total": int}),
+        "browse": Keys({"commands": Array[delivery.Command, ...], "total": int}),
         "script": Keys({"script": str}),
         "read": Keys({"rows": Array[dict, ...]}, meaning={"rows": ROWS}),
-        "skip": transactional.SkippedTransaction,
+        "skip": delivery.SkippedTransaction,
     },
     "cdc": {
         "enable`, `list": Keys({"capture_instances": Array[cdc.CaptureInstance, ...]}),
@@ -209,15 +209,15 @@ RESULTS: dict[str, dict[str, Any]] = {
 DETAILS = {
     tasks.Status: (
         replica_status.ReplicaStatus,
-        transactional.DistributorStatus,
+        delivery.DistributorStatus,
         cdc.DatabaseStatus,
         tracking.TrackingStatus,
     ),
-    tasks.Captured: (merge.CaptureResult, cdc.ScanResult, transactional.LogReaderResult),
+    tasks.Captured: (merge.CaptureResult, cdc.ScanResult, delivery.LogReaderResult),
     tasks.Run: (
         replica_status.SessionRecord,
-        transactional.Batch,
-        transactional.AgentError,
+        delivery.Batch,
+        delivery.AgentError,
         cdc.ScanSession,
         cdc.ScanError,
         tracking.CommittedTransaction,

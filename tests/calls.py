@@ -7,7 +7,7 @@ from typing import Any
 
 from mergerepl import Project, Replica
 from mergerepl.conflicts.selection import Conflicts
-from mergerepl.model.conflicts import ConflictFilter
+from mergerepl.model.conflict_filter import ConflictFilter
 from mergerepl.model.listing import shown_fields
 from mergerepl.model.replica_status import SessionRecord
 from mergerepl.model.results import ArticleValidation, CaptureResult

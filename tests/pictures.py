@@ -7,6 +7,7 @@ from typing import Any
 
 from mergerepl.model.cdc import DatabaseStatus, SourceStatus
 from mergerepl.model.conflicts import ConflictCount, ConflictRecord, ConflictResolution
+from mergerepl.model.delivery import ArticleState, DeliveryState, DistributorStatus
 from mergerepl.model.listing import Listing
 from mergerepl.model.replica_status import (
     ArticleStatus,
@@ -18,8 +19,8 @@ from mergerepl.model.replica_status import (
 from mergerepl.model.results import PhaseCounts
 from mergerepl.model.snapshot import HeldMetadata, ReplicaConflicts, Snapshot
 from mergerepl.model.tasks import Run, Status, StatusWarning
-from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions, TrackingStatus
-from mergerepl.model.transactional import ArticleState, DeliveryState, DistributorStatus
+from mergerepl.model.tracking import TrackedTable, TrackingStatus
+from mergerepl.model.tracking_options import Foreign, TrackingKeyType, TrackingOptions
 from tests.browser import HOSTILE
 
 HQ = "/lake/hq"

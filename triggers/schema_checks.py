@@ -11,9 +11,9 @@ from mergerepl.delta.feed.column_changes import STATEMENTS, TYPE
 from mergerepl.delta.types import Field, bare, ddl_of, is_widening, padded_types
 from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.tracking_options import SYSTEM_PREFIX
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
-from mergerepl.systables.tracking import SYSTEM_PREFIX
 from triggers.errors import StagedColumnsError, another_column, older_copy, replaced_table, table_gone
 
 if TYPE_CHECKING:

@@ -21,6 +21,6 @@ from mergerepl.model.cdc import RemovedChanges as RemovedChanges
 from mergerepl.model.cdc import ScanError as ScanError
 from mergerepl.model.cdc import ScanResult as ScanResult
 from mergerepl.model.cdc import ScanSession as ScanSession
-from mergerepl.model.cdc import Vacuumed as Vacuumed
 from mergerepl.model.folders import Capture as Capture
 from mergerepl.model.folders import TableCapture as TableCapture
+from mergerepl.model.tasks import Vacuumed as Vacuumed

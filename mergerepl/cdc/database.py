@@ -25,11 +25,11 @@ from mergerepl.model.cdc import (
     ScanError,
     ScanResult,
     ScanSession,
-    Vacuumed,
 )
 from mergerepl.model.folders import TableCapture
 from mergerepl.model.later import answers_later
 from mergerepl.model.listing import Listing
+from mergerepl.model.tasks import Vacuumed
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS
 

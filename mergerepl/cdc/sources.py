@@ -20,7 +20,8 @@ from mergerepl.logreader.plan import Plan
 from mergerepl.logreader.positions import LogState, read_state, save_state
 from mergerepl.logreader.scan import Begin, begin, checked_state, leave, look_ahead
 from mergerepl.logreader.scan import scan as one_cycle
-from mergerepl.model.cdc import CapturedColumn, ScanResult, Vacuumed
+from mergerepl.model.cdc import CapturedColumn, ScanResult
+from mergerepl.model.tasks import Vacuumed
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import position_of

@@ -14,7 +14,8 @@ from mergerepl.cli.options import option
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.table import Columns, Part, listing
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.conflicts import ConflictFilter, ConflictRecord, PurgeResult
+from mergerepl.model.conflict_filter import ConflictFilter
+from mergerepl.model.conflicts import ConflictRecord, PurgeResult
 from mergerepl.model.words import conflict_name, counted, key_text, typed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command, group
 from mergerepl.cli.options import option, row_key
-from mergerepl.cli.report import merge, tasks
+from mergerepl.cli.report import tasks
 from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Columns, listing
 from mergerepl.errors import MergeReplError
@@ -166,8 +166,10 @@ def row(run: Invocation, table: str, key: tuple[str, ...], publication: str | No
       mergerepl row orders --key order_id=7
       mergerepl row lines --key order_id=7 --key line=1
     """
+    from mergerepl.cli.report.merge import row as report
+
     found = run.replica.row(table, key=row_key(key), publication=publication)
-    run.output.reported(*merge.row(found))
+    run.output.reported(*report(found))
 
 
 partitions = group(

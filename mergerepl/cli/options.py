@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from mergerepl.model.conflicts import ConflictStatus
+from mergerepl.model.conflict_filter import ConflictStatus
 from mergerepl.model.listing import LONGEST_LIST
 from mergerepl.model.words import CONFLICT_NAMES, parse_duration
 

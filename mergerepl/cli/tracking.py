@@ -15,7 +15,8 @@ from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, group
 from mergerepl.cli.options import key_columns, option, row_key
 from mergerepl.cli.report.table import Columns, listing
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.tracking import Purged, TrackingOptions
+from mergerepl.model.tracking import Purged
+from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.model.words import counted, nearest_name
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import REHEARSED, rehearsed

@@ -44,7 +44,7 @@ from mergerepl.model.publication import (
     Tracking,
 )
 from mergerepl.model.resolvers import RESOLVERS
-from mergerepl.model.tracking import Foreign, TrackingOptions
+from mergerepl.model.tracking_options import Foreign, TrackingOptions
 from mergerepl.model.transactional import Article as TransactionalArticle
 from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.model.transactional import Subscription as TransactionalSubscription

@@ -17,7 +17,7 @@ from mergerepl.config.wording import known, shown, with_variables, without_varia
 from mergerepl.model.later import instead_of
 from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION, DEFAULT_RETENTION
 from mergerepl.model.resolvers import ALIASES, PRIORITY, RESOLVERS
-from mergerepl.model.tracking import TrackingOptions
+from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.model.transactional import DEFAULT_MAX_RETENTION, DEFAULT_MIN_RETENTION, MOST_STREAMS
 from mergerepl.model.words import DURATION_PATTERN, parse_duration
 from mergerepl.transactional.call_syntax import CommandType, Operation

@@ -13,7 +13,8 @@ from mergerepl.delta import appended
 from mergerepl.delta.tables import read_version
 from mergerepl.errors import ConfigurationError, ConflictError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.conflicts import Choice, RetryResult, Wish
+from mergerepl.model.conflict_filter import Choice, Wish
+from mergerepl.model.conflicts import RetryResult
 from mergerepl.monitoring.parties import article_named, in_reach
 from mergerepl.monitoring.waiting import is_all_captured
 from mergerepl.replica.replica import Replica

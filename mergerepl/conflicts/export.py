@@ -12,7 +12,8 @@ from pyarrow import parquet
 
 from mergerepl.conflicts.listing import read_conflicts
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.conflicts import ConflictFilter, ConflictRecord, ExportedFile
+from mergerepl.model.conflict_filter import ConflictFilter
+from mergerepl.model.conflicts import ConflictRecord, ExportedFile
 from mergerepl.model.words import text_of
 from mergerepl.store.location import Location
 

@@ -19,13 +19,8 @@ from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_lite
 from mergerepl.delta.tables import Row, column_names, count_rows, read_rows
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.conflicts import (
-    ConflictCount,
-    ConflictFilter,
-    ConflictRecord,
-    ConflictResolution,
-    ConflictStatus,
-)
+from mergerepl.model.conflict_filter import ConflictFilter, ConflictStatus
+from mergerepl.model.conflicts import ConflictCount, ConflictRecord, ConflictResolution
 from mergerepl.monitoring.parties import article_named, in_reach, publication_name
 from mergerepl.replica.replica import Replica
 from mergerepl.rows.lineage_value import covers

@@ -10,13 +10,8 @@ from datetime import UTC, datetime, timedelta
 from mergerepl.conflicts.listing import conditions_of_rows
 from mergerepl.delta.sql_text import text_literal, text_literals, time_before, timestamp_literal
 from mergerepl.delta.tables import Row, count_rows, delete_rows, is_delta_table, read_rows
-from mergerepl.model.conflicts import (
-    ConflictCount,
-    ConflictFilter,
-    ConflictRecord,
-    ConflictStatus,
-    PurgeResult,
-)
+from mergerepl.model.conflict_filter import ConflictFilter, ConflictStatus
+from mergerepl.model.conflicts import ConflictCount, ConflictRecord, PurgeResult
 from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION
 from mergerepl.replica.control import ControlPlane
 from mergerepl.store.lease import DISTRIBUTION_LOCK, lease

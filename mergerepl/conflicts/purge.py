@@ -13,7 +13,8 @@ from mergerepl.conflicts.listing import conditions_of, refused_and_gone, settled
 from mergerepl.delta.sql_text import text_literal, text_literals, time_before, timestamp_literal
 from mergerepl.delta.tables import count_rows, read_rows
 from mergerepl.errors import MergeReplError
-from mergerepl.model.conflicts import ConflictFilter, PurgeResult
+from mergerepl.model.conflict_filter import ConflictFilter
+from mergerepl.model.conflicts import PurgeResult
 from mergerepl.monitoring.parties import in_reach
 from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease

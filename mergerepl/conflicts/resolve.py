@@ -38,7 +38,8 @@ from mergerepl.errors import ApplyError, ConfigurationError, ConflictError, Merg
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.stage.constraints import Destination, broken_rules, refuse_table
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult, Wish
+from mergerepl.model.conflict_filter import Choice, ConflictFilter, Wish
+from mergerepl.model.conflicts import NotResolved, PlannedWrite, ResolveResult
 from mergerepl.model.progress import Progress
 from mergerepl.replica.application_ids import RESOLVE_APP_ID
 from mergerepl.replica.replica import Replica

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from mergerepl.calls import Caller, methods_of_caller, require_choice, require_limit
 from mergerepl.errors import ConfigurationError
+from mergerepl.model.conflict_filter import Choice, ConflictFilter, ConflictStatus, Wish
 from mergerepl.model.conflicts import (
-    Choice,
     ConflictCount,
-    ConflictFilter,
     ConflictRecord,
-    ConflictStatus,
     ExportedFile,
     PurgeResult,
     ResolveResult,
     RetryResult,
-    Wish,
 )
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress

@@ -22,10 +22,10 @@ from mergerepl.dashboard.html import (
 from mergerepl.dashboard.states import OK, State, state_of, state_of_problems, worst
 from mergerepl.dashboard.topology import Edge, Node, drawn
 from mergerepl.model.alerts import EXPIRATION
+from mergerepl.model.delivery import DeliveryState
 from mergerepl.model.relation import Relation, added
 from mergerepl.model.replica_status import ReplicaStatus, SessionRecord, SubscriptionStatus
 from mergerepl.model.tasks import CRITICAL, UNKNOWN, WARNING, Run, Status, StatusWarning
-from mergerepl.model.transactional import DeliveryState
 from mergerepl.model.words import counted
 
 

@@ -7,10 +7,10 @@ from datetime import datetime
 
 from mergerepl.model.alerts import EXPIRATION
 from mergerepl.model.cdc import SourceStatus
+from mergerepl.model.delivery import DeliveryState
 from mergerepl.model.relation import Relation
 from mergerepl.model.replica_status import SubscriptionStatus
 from mergerepl.model.tasks import CRITICAL, UNKNOWN, WARNING, StatusWarning
-from mergerepl.model.transactional import DeliveryState
 
 OK = "ok"
 _GRAVITY = (OK, WARNING, UNKNOWN, CRITICAL)

@@ -23,10 +23,10 @@ from mergerepl.dashboard.html import (
 )
 from mergerepl.dashboard.states import OK, State, state_of_source, used_of
 from mergerepl.model.cdc import DatabaseStatus
+from mergerepl.model.delivery import DistributorStatus
 from mergerepl.model.replica_status import ReplicaStatus
 from mergerepl.model.tasks import CRITICAL
 from mergerepl.model.tracking import TrackingStatus
-from mergerepl.model.transactional import DistributorStatus
 from mergerepl.model.words import counted
 
 

@@ -237,15 +237,3 @@ class AgentStatus:
     host: str | None = None
     since: str | None = None
     jobs: tuple[Job, ...] = ()
-
-
-@dataclass(frozen=True)
-class Vacuumed(HtmlResult):
-    """The outcome of `vacuum`; `retention_hours` is the age up to which files were kept.
-
-    `read_through` is the version through which all consumers have read the table, None if nothing is unread.
-    """
-
-    source: str
-    retention_hours: int
-    read_through: int | None = None

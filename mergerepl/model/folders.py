@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.publication import Publication
-from mergerepl.model.tracking import Foreign, TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking_options import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.model.transactional import Publication as TransactionalPublication
 
 

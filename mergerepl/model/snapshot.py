@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from mergerepl.model.conflicts import ConflictCount
 from mergerepl.model.listing import HtmlResult, Listing
 from mergerepl.model.relation import Relation
 from mergerepl.model.tasks import CRITICAL, UNKNOWN, WARNING, Run, Status, StatusWarning
+
+if TYPE_CHECKING:
+    from mergerepl.model.conflicts import ConflictCount
 
 _WORST_FIRST = (CRITICAL, UNKNOWN, WARNING)
 

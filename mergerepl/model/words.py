@@ -8,9 +8,13 @@ import shlex
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
-from mergerepl.model.conflicts import Choice, ConflictRecord, ConflictStatus
-from mergerepl.model.results import ConflictPreview, PhaseCounts
+from mergerepl.model.conflict_filter import Choice, ConflictStatus
+
+if TYPE_CHECKING:
+    from mergerepl.model.conflicts import ConflictRecord
+    from mergerepl.model.results import ConflictPreview, PhaseCounts
 
 NULL = "NULL"
 LONGEST_SHOWN = 1000

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, get_args
 from mergerepl.calls import require_choice, require_limit
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
 from mergerepl.model.alerts import DEFAULT, Alerts
-from mergerepl.model.cdc import Vacuumed
 from mergerepl.model.folders import Document
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
@@ -40,6 +39,7 @@ from mergerepl.model.tasks import (
     Run,
     Status,
     StatusWarning,
+    Vacuumed,
     ValidationResult,
 )
 from mergerepl.places import PUBLISHER, SUBSCRIBER, types_at

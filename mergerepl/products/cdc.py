@@ -13,13 +13,13 @@ from mergerepl.cdc.tables import is_shared, tables_at
 from mergerepl.delta.tables import count_rows
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.alerts import DEFAULT, Alerts
-from mergerepl.model.cdc import ScanError, ScanSession, Vacuumed
+from mergerepl.model.cdc import ScanError, ScanSession
 from mergerepl.model.folders import Capture
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult
 from mergerepl.model.snapshot import MOST_RUNS
-from mergerepl.model.tasks import CDC, Captured, CleanupResult, Removed, Run, Status
+from mergerepl.model.tasks import CDC, Captured, CleanupResult, Removed, Run, Status, Vacuumed
 from mergerepl.model.words import counted
 from mergerepl.places import DATABASE
 from mergerepl.store.lease import WAIT_S

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.merge.session.table_problems import table_problems
 from mergerepl.model.alerts import DEFAULT, Alerts
-from mergerepl.model.cdc import Vacuumed
-from mergerepl.model.conflicts import ConflictCount, ConflictFilter
+from mergerepl.model.conflict_filter import ConflictFilter
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
@@ -28,6 +27,7 @@ from mergerepl.model.tasks import (
     Repair,
     Run,
     Status,
+    Vacuumed,
 )
 from mergerepl.sessions import Target, merge_targets, session_request
 from mergerepl.store.lease import WAIT_S
@@ -36,6 +36,7 @@ from mergerepl.store.location import Location
 if TYPE_CHECKING:
     from mergerepl.merge.reinit.unsent import ReinitTerms
     from mergerepl.merge.repair.repair import RepairTerms
+    from mergerepl.model.conflicts import ConflictCount
     from mergerepl.monitoring.pending import SchemaChanges
     from mergerepl.publish.filters import FilterChange
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
 from mergerepl.model.alerts import DEFAULT, Alerts
-from mergerepl.model.cdc import Vacuumed
-from mergerepl.model.conflicts import ConflictFilter
+from mergerepl.model.conflict_filter import ConflictFilter
+from mergerepl.model.delivery import AgentError, Batch, DistributorStatus
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult, ArticleValidation
@@ -27,8 +27,9 @@ from mergerepl.model.tasks import (
     Run,
     Status,
     StatusWarning,
+    Vacuumed,
 )
-from mergerepl.model.transactional import AgentError, Batch, DistributorStatus, Publication
+from mergerepl.model.transactional import Publication
 from mergerepl.places import PUBLISHER, SUBSCRIBER
 from mergerepl.sessions import Distribution, distributions
 from mergerepl.store.lease import WAIT_S

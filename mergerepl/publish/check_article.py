@@ -15,9 +15,9 @@ from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.model.resolvers import RESOLVERS, TypeFamily
+from mergerepl.model.tracking_options import SYSTEM_PREFIX
 from mergerepl.store.location import Location
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
-from mergerepl.systables.tracking import SYSTEM_PREFIX
 
 _RESERVED_PREFIX = "__mr_"
 _MOST_NAMED = 12

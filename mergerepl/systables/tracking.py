@@ -24,8 +24,6 @@ CONTEXT: Final = "__sysTrackingContext"
 ROW_COLUMNS: Final = ((CHANGE_BSN, "binary"), (INSERT_BSN, "binary"), (CONTEXT, "string"))
 """The columns that tracking appends to a table, with their types."""
 
-SYSTEM_PREFIX: Final = "__sys"
-"""Prefix of the runtime's columns and tables; users' names never have it."""
 
 TABLE_NAME: Final = "__sysTN"
 DELETE_BSN: Final = "__sysDeleteTxBsn"

@@ -34,7 +34,8 @@ from mergerepl.delta.tables import (
 from mergerepl.delta.types import ddl_of
 from mergerepl.failpoints import failpoint
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking import CommittedTransaction, TrackedTable
+from mergerepl.model.tracking_options import TrackingKeyType, TrackingOptions
 from mergerepl.replica.staged_rows import are_small
 from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote

@@ -20,15 +20,12 @@ from mergerepl.model.tracking import (
     CommittedTransaction,
     ConsumerState,
     EnumerationQueries,
-    Foreign,
     Purged,
-    PurgeType,
     TrackedTable,
-    TrackingKeyType,
-    TrackingOptions,
     TrackingStatus,
     TransactionResult,
 )
+from mergerepl.model.tracking_options import Foreign, PurgeType, TrackingKeyType, TrackingOptions
 from mergerepl.model.words import parse_duration
 from mergerepl.rows.rowguid import KeyValue, key_value
 from mergerepl.rows.sql import literal, quote

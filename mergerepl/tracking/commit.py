@@ -14,7 +14,8 @@ from mergerepl.delta.properties import lost_properties, set_properties
 from mergerepl.delta.tables import head_version, open_table, transaction_version
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
-from mergerepl.model.tracking import Foreign, TransactionResult
+from mergerepl.model.tracking import TransactionResult
+from mergerepl.model.tracking_options import Foreign
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.tracking import counters, foreign, staged_rows

@@ -29,13 +29,8 @@ from mergerepl.delta.tables import (
 )
 from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.errors import StoreError
-from mergerepl.model.tracking import (
-    CommittedTransaction,
-    Foreign,
-    TrackedTable,
-    TrackingKeyType,
-    TrackingOptions,
-)
+from mergerepl.model.tracking import CommittedTransaction, TrackedTable
+from mergerepl.model.tracking_options import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
 from mergerepl.replica.damage import refuse_edited
 from mergerepl.spark import session as engine

@@ -31,7 +31,8 @@ from mergerepl.delta.tables import (
 )
 from mergerepl.delta.types import fits
 from mergerepl.errors import MergeReplError, StoreError
-from mergerepl.model.tracking import ForeignCommit, TrackedTable, TrackingOptions
+from mergerepl.model.tracking import ForeignCommit, TrackedTable
+from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location

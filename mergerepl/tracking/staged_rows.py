@@ -22,7 +22,8 @@ from mergerepl.delta.metadata import DEFAULT_EXPRESSION
 from mergerepl.delta.tables import TableState, read_columns
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.model.article import BOUNDED_TYPES
-from mergerepl.model.tracking import TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking import TrackedTable
+from mergerepl.model.tracking_options import TrackingKeyType, TrackingOptions
 from mergerepl.rows.key_bounds import within
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location

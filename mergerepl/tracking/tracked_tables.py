@@ -31,20 +31,14 @@ from mergerepl.errors import MergeReplError
 from mergerepl.model.folders import FolderTracking, TableTracking
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, PlanStep
-from mergerepl.model.tracking import Foreign, TrackedTable, TrackingOptions
+from mergerepl.model.tracking import TrackedTable
+from mergerepl.model.tracking_options import SYSTEM_PREFIX, Foreign, TrackingOptions
 from mergerepl.publish.steps import Step, check_steps
 from mergerepl.publish.steps import carry_out as carry_out_steps
 from mergerepl.rows.sql import quote
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
-from mergerepl.systables.tracking import (
-    CHANGE_BSN,
-    CONSUMERS,
-    DELETED_ROWS,
-    ROW_COLUMNS,
-    SYSTEM_PREFIX,
-    TABLE_NAME,
-)
+from mergerepl.systables.tracking import CHANGE_BSN, CONSUMERS, DELETED_ROWS, ROW_COLUMNS, TABLE_NAME
 from mergerepl.tracking import counters
 from mergerepl.tracking.carry_out import carry_out
 from mergerepl.tracking.commit import empty_intent, published_versions

@@ -18,13 +18,14 @@ from pyspark.sql.types import StructType
 
 from mergerepl.delta.contract.rules import GUID_PATTERN
 from mergerepl.delta.tables import open_table, write_files
-from mergerepl.model.tracking import TrackingKeyType, TransactionResult
+from mergerepl.model.tracking import TransactionResult
+from mergerepl.model.tracking_options import SYSTEM_PREFIX, TrackingKeyType
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.in_memory import broadcast_if_few, frame_of_tuples
 from mergerepl.spark.plain import plain_errors
-from mergerepl.systables.tracking import ROW_COLUMNS, SYSTEM_PREFIX
+from mergerepl.systables.tracking import ROW_COLUMNS
 from mergerepl.tracking import counters, staged_rows
 from mergerepl.tracking.commit import Change, commit
 from mergerepl.tracking.counters import Bounds

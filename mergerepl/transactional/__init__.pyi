@@ -1,10 +1,10 @@
 from mergerepl.logreader.positions import LogReaderError as LogReaderError
+from mergerepl.model.delivery import Command as Command
+from mergerepl.model.delivery import DistributionResult as DistributionResult
+from mergerepl.model.delivery import LogReaderResult as LogReaderResult
+from mergerepl.model.delivery import SkippedTransaction as SkippedTransaction
 from mergerepl.model.transactional import Article as Article
-from mergerepl.model.transactional import Command as Command
-from mergerepl.model.transactional import DistributionResult as DistributionResult
-from mergerepl.model.transactional import LogReaderResult as LogReaderResult
 from mergerepl.model.transactional import Publication as Publication
-from mergerepl.model.transactional import SkippedTransaction as SkippedTransaction
 from mergerepl.model.transactional import Subscription as Subscription
 from mergerepl.transactional.distributor import Distributor as Distributor
 from mergerepl.transactional.distributor import Subscriber as Subscriber

@@ -20,7 +20,7 @@ from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state, save_state
 from mergerepl.logreader.scan import checked_state, look_ahead, scan
-from mergerepl.model.transactional import DistributionResult, LogReaderResult, QueueResult, SkippedTransaction
+from mergerepl.model.delivery import DistributionResult, LogReaderResult, QueueResult, SkippedTransaction
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location

@@ -13,7 +13,7 @@ from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.consumer import ReadRows
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.model.transactional import Command
+from mergerepl.model.delivery import Command
 from mergerepl.rows.encodings import encoded
 from mergerepl.rows.images import all_true, image_type, key_hash, readable, same_value
 from mergerepl.rows.sql import quote

@@ -23,7 +23,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import head_version, merges_prepared, transaction_version
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.model.transactional import DistributionResult
+from mergerepl.model.delivery import DistributionResult
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.transactional import (

@@ -13,8 +13,7 @@ from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import MergeReplError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.model.listing import Listing
-from mergerepl.model.transactional import (
+from mergerepl.model.delivery import (
     AgentError,
     Batch,
     Command,
@@ -23,6 +22,7 @@ from mergerepl.model.transactional import (
     LogReaderResult,
     SkippedTransaction,
 )
+from mergerepl.model.listing import Listing
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location

@@ -12,9 +12,9 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.alerts import DEFAULT, EXPIRATION, Alerts
 from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, StatusWarning
+from mergerepl.model.delivery import AgentError, ArticleState, Batch, DeliveryState, DistributorStatus
 from mergerepl.model.results import ArticleCounts, PhaseCounts
 from mergerepl.model.tasks import TRANSACTIONAL, Pending
-from mergerepl.model.transactional import AgentError, ArticleState, Batch, DeliveryState, DistributorStatus
 from mergerepl.store.location import Location
 from mergerepl.store.storage import is_folder
 from mergerepl.systables.logreader import LogReaderRow

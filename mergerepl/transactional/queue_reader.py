@@ -42,7 +42,7 @@ from mergerepl.delta.types import field as delta_field
 from mergerepl.delta.types import json_of
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.sources import SourceLook
-from mergerepl.model.transactional import QueueResult
+from mergerepl.model.delivery import QueueResult
 from mergerepl.rows.nested import as_declared
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept

@@ -28,6 +28,7 @@ from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.results import ArticleValidation, KeyDifference
+from mergerepl.model.tracking_options import SYSTEM_PREFIX
 from mergerepl.model.words import key_text
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, KEY_PREFIX, MISSING, TWICE, compared_rows
 from mergerepl.rows.images import readable
@@ -35,7 +36,6 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
-from mergerepl.systables.tracking import SYSTEM_PREFIX
 from mergerepl.systables.transactional import TRANSACTIONS, PositionRow, SubscriptionRow, TransactionRow
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import KEYS, Method, Operation

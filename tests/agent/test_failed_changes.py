@@ -13,7 +13,7 @@ import mergerepl
 from mergerepl.conflicts.purge import purge_when_due
 from mergerepl.delta.log import head_version
 from mergerepl.failpoints import FailpointError
-from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
+from mergerepl.model.conflict_filter import ConflictFilter, ConflictStatus
 from mergerepl.replica.replica import Replica
 from tests.calls import conflicts_of
 from tests.faults.deaths import armed

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from mergerepl.cli.main import main
 from mergerepl.conflicts.purge import purge_when_due
 from mergerepl.delta.log import head_version
-from mergerepl.model.conflicts import ConflictFilter, ConflictRecord
+from mergerepl.model.conflict_filter import ConflictFilter
+from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import conflict_resolutions
 from tests.calls import conflicts_of, merge_capture

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.cli.main import main
-from mergerepl.model.conflicts import ConflictFilter
+from mergerepl.model.conflict_filter import ConflictFilter
 from tests.calls import conflicts_of, validated
 from tests.networks import Pair
 

@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 
 import mergerepl
-from mergerepl.model.tracking import TrackingOptions
+from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.systables.tracking import COMMIT_SEQUENCE
 from mergerepl.tracking.database import unpacked
 from mergerepl.tracking.windows import Window

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.model.tracking import TrackingOptions
+from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.systables.tracking import CHANGE_BSN, CONTEXT, INSERT_BSN
 from mergerepl.tracking.database import packed, unpacked
 from mergerepl.tracking.foreign import CHANGED, IS_THERE, LAST_IS_OWN, SHARED, TOMBSTONES, folded

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.model.folders import FolderTracking, TableTracking
-from mergerepl.model.tracking import TrackingOptions
+from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.tracking.errors import TrackingError
 from mergerepl.tracking.tracked_tables import apply_tracking
 from tests.tracking.databases import new_table

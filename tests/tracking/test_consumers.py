@@ -12,7 +12,7 @@ import mergerepl
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
 from mergerepl.delta.reads import read_version
-from mergerepl.model.tracking import TrackingOptions
+from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.spark.session import new_session
 from mergerepl.tracking.errors import ConsumerBehindError, TrackingError, TransactionConflictError
 from tests.tracking.databases import commit_sequence, held, new_table, notes_of, rows, tracked

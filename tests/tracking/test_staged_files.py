@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking import TrackedTable
+from mergerepl.model.tracking_options import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.tracking.carry_out import small_rows
 from mergerepl.tracking.staged_rows import bounds_of
 

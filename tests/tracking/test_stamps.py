@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.model.tracking import TrackingOptions
+from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.systables.tracking import ROW_COLUMNS
 from mergerepl.tracking.staged_rows import leaves_tombstone, stamps, stamps_of
 

@@ -8,7 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.model.tracking import PurgeType, TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking_options import PurgeType, TrackingKeyType, TrackingOptions
 from mergerepl.tracking import SqlCeChangeTracking, counters
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
 from mergerepl.tracking.sweep import sweep

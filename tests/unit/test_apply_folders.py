@@ -16,7 +16,8 @@ from mergerepl.cdc.jobs import new_job
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import FailpointError
 from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
-from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking import TrackedTable
+from mergerepl.model.tracking_options import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.project import Project
 from mergerepl.spark import session as engine
 from mergerepl.store.location import Location

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from mergerepl import Project
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
+from mergerepl.model.conflict_filter import ConflictFilter, ConflictStatus
 from mergerepl.replica.replica import Replica
 from mergerepl.sessions import merge_targets
 from mergerepl.systables import catalog, conflict_resolutions, conflicts_info, sessions

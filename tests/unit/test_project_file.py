@@ -13,7 +13,7 @@ from mergerepl.config.schema import json_schema
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.publication import Publication
-from mergerepl.model.tracking import Foreign, TrackingOptions
+from mergerepl.model.tracking_options import Foreign, TrackingOptions
 from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.model.words import parse_duration
 from tests.bad_inputs.bad_texts import BAD_TEXTS, MINIMAL, ORDERS

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergerepl.cli.report.table import Columns, Part, Table, cell, listing, printable
-from mergerepl.model.cdc import AgentStatus, DatabaseStatus, Job, SourceStatus
 from mergerepl.model.listing import shown_fields
-from mergerepl.model.replica_status import ArticleStatus, ReplicaStatus, SubscriptionStatus
-from mergerepl.model.results import ArticleCapture
-from mergerepl.model.tasks import Captured, Pending, PendingRow, Run, Status
-from mergerepl.model.tracking import (
-    ConsumerState,
-    ForeignCommit,
-    OpenTransaction,
-    TrackedTable,
-    TrackingStatus,
-)
-from mergerepl.model.transactional import ArticleState, DeliveryState
+from mergerepl.model.tasks import CDC, MERGE, TRACKING, Captured, Pending, PendingRow, Run, Status
 from mergerepl.model.words import counted, key_text, moment_text, short, typed
+
+if TYPE_CHECKING:
+    from mergerepl.model.cdc import AgentStatus, Job
 
 
 def _share(part: float | None) -> str | None:
     return None if part is None else f"{part:.0%}"
 
 
-_DETAILS: dict[type, Columns] = {
-    ArticleStatus: {
+_DETAILS: dict[str, Columns] = {
+    "ArticleStatus": {
         "article": "article",
         "publication": "publication",
         "tracking": "tracking",
@@ -36,7 +28,7 @@ _DETAILS: dict[type, Columns] = {
         ">captured": "captured_version",
         ">not captured": "uncaptured_commits",
     },
-    SubscriptionStatus: {
+    "SubscriptionStatus": {
         "subscription": lambda each: short(each.subscriber),
         "publication": "publication",
         ">partition": "partition_id",
@@ -58,7 +50,7 @@ _DETAILS: dict[type, Columns] = {
             else [*each.schema_pending, *(f"skips {number}" for number in each.schema_skipped)]
         ),
     },
-    ArticleState: {
+    "ArticleState": {
         "article": "article",
         "publication": "publication",
         "table": "table",
@@ -68,7 +60,7 @@ _DETAILS: dict[type, Columns] = {
         "delete": "del_cmd",
         ">schema": "schema_version",
     },
-    DeliveryState: {
+    "DeliveryState": {
         "subscription": lambda each: short(each.subscriber),
         "publication": "publication",
         "status": "status",
@@ -80,7 +72,7 @@ _DETAILS: dict[type, Columns] = {
         "known to be equal": "is_known_to_be_equal",
         "stopped since": "stopped_since",
     },
-    SourceStatus: {
+    "SourceStatus": {
         "table": "source",
         "status": "status",
         ">read": "position",
@@ -90,27 +82,27 @@ _DETAILS: dict[type, Columns] = {
         "log_reuse_wait": "log_reuse_wait",
         "instances": "capture_instances",
     },
-    TrackedTable: {
+    "TrackedTable": {
         "table": "name",
         "tracked": lambda each: [option.name.lower() for option in each.options if option.name],
         "key": "key",
         "foreign commits": lambda each: each.foreign.value,
         ">enabled at CSN": "enabled_csn",
     },
-    OpenTransaction: {">open BSN": "bsn", "state": "state", "since": "since", "owner": "owner"},
-    ConsumerState: {
+    "OpenTransaction": {">open BSN": "bsn", "state": "state", "since": "since", "owner": "owner"},
+    "ConsumerState": {
         "consumer": "name",
         ">LBSN": "lbsn",
         ">LCSN": "lcsn",
         "last window": lambda each: each.last_time or "never",
     },
-    ForeignCommit: {
+    "ForeignCommit": {
         "foreign commit to": "table",
         ">version": "version",
         "operation": "operation",
         "by": "writer",
     },
-    ArticleCapture: {
+    "ArticleCapture": {
         "article": "article",
         ">inserts": "inserts",
         ">updates": "updates",
@@ -122,7 +114,7 @@ _DETAILS: dict[type, Columns] = {
         ),
     },
 }
-"""The columns of the rows in a product's own state."""
+"""The columns of the rows in a product's own state, by their class: none of another product is imported."""
 _PENDING: Columns = {
     "subscription": lambda each: short(each.subscriber),
     "type": "type",
@@ -181,7 +173,7 @@ def _listed(rows: Sequence[Any], columns: Columns) -> Table:
 def _tables(details: Any) -> Iterator[Part]:
     """Yield a table for each field of a product's state that has rows."""
     for rows in shown_fields(details).values():
-        columns = _DETAILS.get(type(rows[0])) if isinstance(rows, tuple) and rows else None
+        columns = _DETAILS.get(type(rows[0]).__name__) if isinstance(rows, tuple) and rows else None
         if columns is not None:
             yield _listed(rows, columns)
 
@@ -210,22 +202,22 @@ def _state(found: Status) -> Iterator[Part]:
     yield f"{found.role} {found.replica} ({found.type}){f': {facts}' if facts else ''}"
     yield from _tables(found.details)
     at = f"-f {typed(found.replica)}"
-    match found.details:
-        case ReplicaStatus() as replica:
-            yield from (f"Cost of {each.article}: {each.cost}" for each in replica.articles if each.cost)
-            if replica.conflicts:
-                logged = counted(replica.conflicts, "conflict")
-                yield f"{logged} logged. List them with `mergerepl conflicts list {at}`."
-            for session in replica.open_sessions:
-                yield (
-                    f"Session {session} was interrupted: the next sync finishes it before anything else. If it fails "
-                    f"for good, `mergerepl abort {session} {at}` ends it."
-                )
-        case DatabaseStatus(has_plan=True):
-            yield "A scan cycle was begun and not finished: the next scan goes on with it."
-        case TrackingStatus() as tracked:
-            for name, mark in sorted(tracked.purged_through.items()):
-                yield f"{name}: purged; consumers below CSN {mark} must be initialised again."
+    state = found.details
+    if found.type == MERGE:
+        yield from (f"Cost of {each.article}: {each.cost}" for each in state.articles if each.cost)
+        if state.conflicts:
+            logged = counted(state.conflicts, "conflict")
+            yield f"{logged} logged. List them with `mergerepl conflicts list {at}`."
+        for session in state.open_sessions:
+            yield (
+                f"Session {session} was interrupted: the next sync finishes it before anything else. If it fails "
+                f"for good, `mergerepl abort {session} {at}` ends it."
+            )
+    elif found.type == CDC and state.has_plan:
+        yield "A scan cycle was begun and not finished: the next scan goes on with it."
+    elif found.type == TRACKING:
+        for name, mark in sorted(state.purged_through.items()):
+            yield f"{name}: purged; consumers below CSN {mark} must be initialised again."
 
 
 def pending(found: Sequence[Pending]) -> list[Part]:

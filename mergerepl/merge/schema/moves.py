@@ -28,7 +28,7 @@ from mergerepl.delta.tables import Commit, TableState
 from mergerepl.delta.types import Field, ddl_of, is_widening
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.model.resolvers import resolver_info
-from mergerepl.systables.tracking import SYSTEM_PREFIX
+from mergerepl.model.tracking_options import SYSTEM_PREFIX
 from triggers.schema_checks import ArticleTable, changed_columns
 
 _OF_PUBLISHED = (DROP, RENAME, TYPE, FIELDS, NULLABILITY, COMPUTED)

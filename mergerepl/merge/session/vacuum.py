@@ -7,8 +7,8 @@ from mergerepl.delta.tables import is_delta_table
 from mergerepl.delta.vacuum import vacuum_read
 from mergerepl.errors import CaptureError, ConfigurationError
 from mergerepl.merge.session.capture_replica import capture_replica
-from mergerepl.model.cdc import Vacuumed
 from mergerepl.model.progress import NoProgress
+from mergerepl.model.tasks import Vacuumed
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.subscription import captured_position
 from mergerepl.spark.plain import plain_errors
