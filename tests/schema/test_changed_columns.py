@@ -91,7 +91,31 @@ def check_left(star: Star) -> None:
             assert logged.count(value) == 1, (replica, name, logged)
 
 
-def test_a_column_that_is_left_out_stays_in_every_table(star: Star) -> None:
+def test_a_column_that_is_left_out_stays_in_every_table(tmp_path: Path) -> None:
+    star = Star(tmp_path / "root", subscribers=("north",))
+    state(star, "a")
+    star.project.apply()
+    star.write("hq", 1, {"b": "h1"})
+    star.write("hq", 2, {"a": "h2"})
+    (result,) = star.sync()
+    assert result.schema == tuple(
+        f"{name}: {change}" for name in ARTICLES for change in ("leave b out", "listed columns are published")
+    )
+    star.write("north", 1, {"b": "n1"})
+    star.write("north", 3, {"a": "n3"})
+    star.settle()
+    for name in ARTICLES:
+        assert star.rows("hq", name) == {
+            1: {"a": "x", "b": "h1"},
+            2: {"a": "h2", "b": "y"},
+            3: {"a": "n3", "b": "y"},
+        }
+        assert star.rows("north", name) == star.rows("hq", name) | {1: {"a": "x", "b": "n1"}}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_values_of_a_column_that_is_left_out_are_logged(star: Star) -> None:
     state(star, "a")
     planned = star.project.apply(dry_run=True)
     assert [(each.action, each.object) for each in planned.steps] == [
@@ -116,6 +140,7 @@ def test_a_column_that_is_left_out_stays_in_every_table(star: Star) -> None:
     }
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [each for each in APPLYING if each != "schema.before_published_columns"])
 def test_an_apply_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
@@ -128,6 +153,7 @@ def test_an_apply_that_dies_is_finished_by_the_next_one(star: Star, point: str) 
     check_left(star)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["schema.before_record", "schema.after_record"])
 def test_an_apply_that_died_is_taken_back(star: Star, point: str) -> None:
@@ -145,6 +171,7 @@ def test_an_apply_that_died_is_taken_back(star: Star, point: str) -> None:
         assert tables["hq"][3]["b"] == "s3b"
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("point", SYNCING)
 def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
@@ -156,6 +183,7 @@ def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) ->
     check_left(star)
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["stage.after_manifest", "publisher.after_merge", "subscriber.before_merge"]
@@ -255,6 +283,7 @@ def test_all_columns_are_published_and_then_those_that_come(wide: Star) -> None:
     assert "e" not in wide.rows("south", "by_row")[1]
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_one_column_is_left_out_and_another_is_published(wide: Star) -> None:
     state(wide, "a, c")
@@ -269,6 +298,7 @@ def test_one_column_is_left_out_and_another_is_published(wide: Star) -> None:
     assert wide.rows("hq", "by_row")[1]["b"] == "n1"
 
 
+@pytest.mark.spark
 @pytest.mark.slow
 def test_a_column_that_comes_back_is_a_new_one(star: Star) -> None:
     state(star, "a")

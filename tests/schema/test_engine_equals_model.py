@@ -143,6 +143,38 @@ class Engine:
                 return
 
 
+class ListedEngine(Engine):
+    """The star whose file lists the columns: a DROP of the model leaves one out, an ADD publishes one."""
+
+    def __init__(self, root: Path, **terms: Any) -> None:
+        super().__init__(root, **terms)
+        self.is_by_row = not terms["column"]
+        self.listed = ["a", "b"]
+        self.publish()
+
+    def publish(self) -> None:
+        file = self.root / "mergerepl.yml"
+        head, _, tail = file.read_text(encoding="utf-8").partition("key: [id]")
+        text = f"{head}key: [id], columns: [{', '.join(self.listed)}]{tail[tail.index(', tracking') :]}"
+        file.write_text(text, encoding="utf-8")
+        self.project.apply()
+
+    def write(
+        self, name: str, before: Rows, after: Rows, columns: Sequence[str], *, is_replaced: bool
+    ) -> None:
+        own = [each.name for each in self.table(name).schema().fields if each.name not in ("id", *columns)]
+        filled = {key: {**dict.fromkeys(own), **row} for key, row in after.items()}
+        super().write(name, before, filled, [*columns, *own], is_replaced=is_replaced)
+
+    def change(self, what: str, column: str) -> None:
+        if what == "drop":
+            self.listed.remove(column)
+        else:
+            self.table("R").alter.add_columns([Field(column, PrimitiveType("string"), True)])
+            self.listed.append(column)
+        self.publish()
+
+
 class MappedEngine(Engine):
     """The star with column mapping at every replica; users write by Spark."""
 
@@ -341,6 +373,37 @@ def typed_steps(rng: random.Random, world: World, subscribers: Sequence[str]) ->
             yield "session", rng.choice(subscribers), stop
 
 
+def listed_steps(rng: random.Random, world: World, subscribers: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Draw the steps of a history whose file lists other columns; a name that was left out does not come back."""
+    unused = iter("cdefghijklm")
+    for _ in range(rng.randint(7, 10)):
+        kind = rng.choices(("write", "session", "stopped", "columns"), (9, 3, 3, 4))[0]
+        names = [column.name for column in world.r["R"].table.cols.values()]
+        if kind == "write":
+            what = rng.choice((*names, *names, "-", f"{names[0]}0"))
+            yield "write", rng.choice([*world.r]), rng.choice("xy"), what
+        elif kind == "columns":
+            what = rng.choice(("add", "drop" if len(names) > 1 else "add"))
+            yield "columns", "R", what, next(unused) if what == "add" else rng.choice(names)
+        else:
+            stop = None if kind == "session" else rng.choice(["captured", *POINTS])
+            yield "session", rng.choice(subscribers), stop
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(500, 512))
+def test_a_drawn_history_with_listed_columns(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    tree, column, is_subscribers = rng.choice(("pair", "star")), rng.random() < 0.5, rng.random() < 0.5
+    kind = SubscriberWins if is_subscribers else Kept
+    world = kind(tree, column=column, mapping="R", prios=(100, 100, 50, 50))
+    subscribers = [name for name in world.r if name != "R"]
+    resolver = "subscriber_wins" if is_subscribers else "priority"
+    engine = ListedEngine(tmp_path, column=column, resolver=resolver, subscribers=subscribers)
+    play(world, engine, subscribers, listed_steps(rng, world, subscribers))
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [403, 417, 422, 423, 425, 428, 430, 440, 450, 455, 456, 458])
@@ -404,6 +467,14 @@ def play(world: Kept, engine: Engine, subscribers: Sequence[str], drawn: Iterato
         if what == "session":
             world.session(name, rest[0])
             engine.session(name, rest[0])
+            continue
+        if isinstance(engine, ListedEngine) and what == "columns":
+            if rest[0] == "add" and engine.is_by_row:
+                for each in subscribers:
+                    schema_histories.do(world, ("session", each))
+            schema_histories.do(world, ("ddl", "R", *rest))
+            schema_histories.do(world, ("capture", "R"))
+            engine.change(*rest)
             continue
         if what == "capture" or rest[0] == "tracking":
             schema_histories.do(world, step)
