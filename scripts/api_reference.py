@@ -25,7 +25,11 @@ The public names with their docstrings. [python.md](python.md) has what they sha
 PRODUCTS = (transactional, cdc, tracking)
 HIDDEN = "SqlCeChangeTracking"
 """Its members are those of the original: docs/python.md lists them."""
-RESULTS = [each for _, each in inspect.getmembers(tasks, is_dataclass) if each.__module__ == tasks.__name__]
+RESULTS = [
+    each
+    for name, each in inspect.getmembers(tasks, is_dataclass)
+    if each.__module__ == tasks.__name__ and not any(name in package.__all__ for package in PRODUCTS)
+]
 """Classes that methods return and no package names."""
 MORE = {"mergerepl": [Partitions, Schema, *RESULTS]}
 _MARKUP = re.compile(r"(`[^`]*`)|([*_<>|\[\]])")
