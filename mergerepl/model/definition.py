@@ -73,6 +73,11 @@ class Definition:
         """The name and type of each field, by number."""
         return {field.number: (field.name, field.type) for field in self.fields}
 
+    def is_like(self, other: "Definition") -> bool:
+        """Whether both have the same fields, tracking, filters and so on, under whichever version."""
+        alike = replace(self, version=other.version, image=other.image, root=other.root)
+        return alike == other
+
     def next(
         self, fields: Iterable[PublishedField], number: int, *, is_root: bool, is_changed: bool = False
     ) -> "Definition":

@@ -18,6 +18,7 @@ from tests.faults.ladder import (
     CAPTURED_BEFORE,
     CLEANED,
     ENDED,
+    FILTERS_CHANGED,
     GIVEN_UP,
     LADDER,
     LATE,
@@ -50,7 +51,7 @@ DURABLE = {
     *("merge_rows", "update_subscription", "delete_runs_after", "write_durably", "commit", "drop", "unlink"),
     *("rmtree", "write_text", "write_files", "join_small_files", "compact"),
     *("drop_pointer", "write_pointer", "drop_rows", "new_folder", "set_aside", "mark_done"),
-    "drop_half_written_pointers",
+    *("drop_half_written_pointers", "new_session_folder"),
 }
 """Calls with which agent and apply change what outlives the process, on any object."""
 
@@ -73,6 +74,7 @@ NOT_A_STEP = {
     "side.append_side_run",
     "conflict_log._append",
     "conflict_log.append_conflicts",
+    "moved_rows.commit_moves",
     # Nothing of it counts before the manifest.
     "article.stage_article",
     "stage_partitioned.stage_partitioned",
@@ -112,6 +114,7 @@ def test_the_ladder_names_every_failpoint() -> None:
         *ENDED,
         *REINITIALISED,
         *PARTITION_CHANGED,
+        *FILTERS_CHANGED,
     }
     assert {*LADDER} | apart == named_points()
 

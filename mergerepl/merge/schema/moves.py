@@ -284,8 +284,7 @@ class Follower:
 
         counted = [each for version, each in self.entered.items() if version <= self.definition.version]
         after = with_news(counted, self.definition.version + 1)
-        same = (each for each in left if each.fields == after.fields and each.vertical == after.vertical)
-        again = next((each for each in same if each.column_tracking == after.column_tracking), None)
+        again = next((each for each in left if each.is_like(after)), None)
         if after is self.definition or not left:
             return after
         return again or with_news(self.entered.values(), max(self.entered) + 1)
