@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from tests.calls import conflicts_of
@@ -22,7 +23,18 @@ def test_the_readme_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(replica_dir)
     typed: dict[str, Any] = {}
-    type_blocks([*blocks("docs/install.md"), *blocks("README.md", "Two commands")], typed)
+    notes = {"order_id": [1, 2], "amount": [10.0, 20.0], "note": [None, "gift"]}
+    write_deltalake("hq/orders", pa.table(notes))
+    *applied, synced = blocks("README.md", "Two commands")
+    type_blocks([*blocks("docs/install.md"), *applied], typed)
+    for site, number, column, value in (
+        ("hq", 1, "amount", "12.5"),
+        ("north", 1, "note", "'call first'"),
+        ("hq", 2, "note", "'no gift'"),
+        ("south", 2, "note", "'big gift'"),
+    ):
+        DeltaTable(f"{site}/orders").update(predicate=f"order_id = {number}", updates={column: value})
+    type_blocks([synced], typed)
     assert rows("hq/orders") == rows("north/orders")
     assert (rows("hq/orders")[1]["amount"], rows("hq/orders")[1]["note"]) == (12.5, "call first")
     [lost] = conflicts_of("hq", article="orders").list()
