@@ -78,7 +78,7 @@ def test_a_dropped_column_stays_unpublished_and_unsent_values_are_logged(star: S
     (one,) = (each for each in found if (each.article, each.key["id"]) == ("by_column", "2"))
     assert one.losing_row == {"id": 2, "a": "n2", "b": "n2b"}
     assert (one.winning_row, one.conflict_type, one.conflict_columns) == (None, 11, ("b",))
-    assert "The publisher dropped b before this value was sent" in one.reason_text
+    assert "The publisher does not publish b any more, and this value was not sent" in one.reason_text
     changes = mergerepl.Replica(star.root / "hq").schema.list()[0].changes
     assert changes == ("drop b", "the table was replaced")
 

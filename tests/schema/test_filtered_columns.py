@@ -156,3 +156,23 @@ def test_a_dropped_column_ends_with_row_filters(tmp_path: Path, point: str) -> N
         assert network.rows("north", name)[1]["a"] == "n1"
         table = tmp_path / "north" / "_mergerepl" / f"MSmerge_conflict_sales_{name}"
         assert [row["a"] for row in DeltaTable(str(table)).to_pyarrow_table().to_pylist()] == ["n1"]
+
+
+def test_other_columns_are_published_while_rows_move(tmp_path: Path) -> None:
+    network = Network(tmp_path / "root")
+
+    def state(columns: str) -> None:
+        text = FILE
+        for name, filtered in zip(TABLES, ("region, ", "customer, ", ""), strict=True):
+            stated = f"name: {name}, key: [id]"
+            text = text.replace(stated, f"{stated}, columns: [{filtered}{columns}]")
+        (network.root / "mergerepl.yml").write_text(text, encoding="utf-8")
+        network.project.apply()
+
+    state("a")
+    add_columns(network)
+    state("a, c")
+    for _ in range(2):
+        network.settle()
+    network.check()
+    assert network.published("north", "customers")[3]["c"] == "C3"

@@ -99,7 +99,9 @@ def log_dropped_values(
     names = F.create_map(*(F.lit(part) for each in fields for part in (each.key, each.name)))
     named = F.transform("lost", lambda field: names[field])
     note = F.concat(
-        F.lit("The publisher dropped "), F.array_join(named, ", "), F.lit(" before this value was sent.")
+        F.lit("The publisher does not publish "),
+        F.array_join(named, ", "),
+        F.lit(" any more, and this value was not sent."),
     )
     seed = f"{info.replid} {article.nickname} {' '.join(each.key for each in fields)} {version}"
     hash_ = F.lower(F.lpad(F.hex(F.xxhash64(F.lit(seed), ROWGUID)), 16, "0"))
