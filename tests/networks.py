@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -418,6 +418,12 @@ class Hub:
         publisher = moved(self.publication.publisher, self.folder, folder)
         hub.publication = replace(self.publication, publisher=publisher, subscriptions=subscriptions)
         return hub
+
+    def expire(self, name: str, at: datetime | None) -> None:
+        """Let a subscription be expired since a time; None: not any more."""
+        publisher = Replica(self.publisher)
+        (about,) = (row for row in publisher.relations() if row.subscriber_server == str(self.root(name)))
+        publisher.control.change_where(catalog.SUBSCRIPTIONS, {"expired_at": at}, subid=about.subid)
 
     def rows(self, name: str, table: TypedTable[RowT]) -> list[RowT]:
         return Replica(self.root(name)).control.rows(table)

@@ -297,6 +297,10 @@ class Replica:
         found = (row.published(names[row.pubid], versions.get(row.nickname, FIRST_VERSION)) for row in rows)
         return sorted(found, key=lambda article: article.nickname)
 
+    def article(self, tablenick: int) -> PublishedArticle:
+        """Return one of `articles`."""
+        return next(each for each in self.articles if each.nickname == tablenick)
+
     def articles_of(self, pubid: str) -> list[PublishedArticle]:
         """Return the articles of one publication."""
         return [article for article in self.articles if article.pubid == pubid]
@@ -453,7 +457,7 @@ class Replica:
 
     def row_constraints(self, tablenick: int) -> str:
         """Return the row conditions of an article's table, for comparison; '' if they cannot be read."""
-        article = next(each for each in self.articles if each.nickname == tablenick)
+        article = self.article(tablenick)
         try:
             return row_constraints(open_table(self.table(article)), article)
         except StoreError:

@@ -20,7 +20,7 @@ from mergerepl.model.publication import Article, Tracking
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.changeset import unfinished_sessions
-from mergerepl.systables import catalog, conflicts_info
+from mergerepl.systables import conflicts_info
 from tests.calls import merge_capture
 from tests.faults.deaths import dies
 from tests.networks import Hub, edit_by_delta_rs, lose_changes, writing_late
@@ -69,15 +69,6 @@ def hub(published: Hub, replica_dir: Path) -> Hub:
     return hub
 
 
-def expire(hub: Hub) -> None:
-    """Let the subscription of north expire."""
-    publisher = Replica(hub.root("hq"))
-    (about,) = (row for row in publisher.relations() if row.subscriber_server == str(hub.root("north")))
-    publisher.control.change_where(
-        catalog.SUBSCRIPTIONS, {"expired_at": datetime.now(UTC)}, subid=about.subid
-    )
-
-
 def project(hub: Hub) -> Project:
     return Project.load(hub.root("hq"))
 
@@ -123,7 +114,7 @@ POINTS = [
     + [pytest.param([point], id=point, marks=pytest.mark.slow) for point in POINTS],
 )
 def test_inv_38_what_was_not_sent_goes_up_and_late_writes_are_decided(hub: Hub, points: list[str]) -> None:
-    expire(hub)
+    hub.expire("north", datetime.now(UTC))
     at_north = hub.root("north") / "orders"
 
     def late() -> None:
@@ -257,7 +248,7 @@ def test_one_table_is_filled_again_though_its_changes_cannot_be_read(hub: Hub) -
 
 @pytest.mark.slow
 def test_a_reinitialisation_that_is_given_up_is_not_forgotten(hub: Hub) -> None:
-    expire(hub)
+    hub.expire("north", datetime.now(UTC))
     with dies("subscriber.before_merge"):
         project(hub).reinit("north", upload_first=True)
     (session,) = (path.name for path in (hub.root("hq") / "_mergerepl" / "staging").iterdir())

@@ -14,7 +14,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import unfinished_sessions
-from mergerepl.systables import catalog, conflicts_info
+from mergerepl.systables import conflicts_info
 from tests.calls import merge_capture
 from tests.faults.deaths import dies
 from tests.networks import Hub, edit_by_delta_rs, lose_changes, publish
@@ -55,11 +55,7 @@ def hub(published: Hub, replica_dir: Path) -> Hub:
     merge_capture(hub.root("north"))
     edit_by_delta_rs(north, "update t set note = 'late' where id = 7")
     edit_by_delta_rs(north, "insert into t values (10, 'new')")
-    publisher = Replica(hub.root("hq"))
-    (about,) = (row for row in publisher.relations() if row.subscriber_server == str(hub.root("north")))
-    publisher.control.change_where(
-        catalog.SUBSCRIPTIONS, {"expired_at": datetime.now(UTC)}, subid=about.subid
-    )
+    hub.expire("north", datetime.now(UTC))
     return hub
 
 

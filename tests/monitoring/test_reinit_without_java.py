@@ -13,7 +13,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.replica.replica import Replica
 from mergerepl.spark import session as engine
 from mergerepl.store.changeset import unfinished_sessions
-from mergerepl.systables import catalog, conflicts_info
+from mergerepl.systables import conflicts_info
 from tests.faults.deaths import dies
 from tests.networks import Hub, edit_by_delta_rs, publish
 
@@ -45,11 +45,7 @@ def hub(published: Hub, replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> H
     edit_by_delta_rs(at_north, "update t set note = 'north' where id in (1, 3)")
     edit_by_delta_rs(at_north, "delete from t where id = 4")
     edit_by_delta_rs(at_north, "insert into t values (10, 'north', -0.0)")
-    publisher = Replica(hub.root("hq"))
-    (about,) = (row for row in publisher.relations() if row.subscriber_server == str(hub.root("north")))
-    publisher.control.change_where(
-        catalog.SUBSCRIPTIONS, {"expired_at": datetime.now(UTC)}, subid=about.subid
-    )
+    hub.expire("north", datetime.now(UTC))
     return hub
 
 

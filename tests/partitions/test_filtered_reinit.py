@@ -14,7 +14,6 @@ from mergerepl.errors import PublicationError
 from mergerepl.merge.reinit import outcome
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import unfinished_sessions
-from mergerepl.systables import catalog
 from tests.faults.deaths import dies
 from tests.networks import Hub, lose_changes, publish, writing_late
 
@@ -59,11 +58,7 @@ def hub(published: Hub, replica_dir: Path) -> Hub:
     insert(hub, "hq", "customers", {"id": 9, "region": "North", "a": "new"})
     insert(hub, "hq", "orders", {"id": 9, "customer": 9, "a": "new"})
     assert project(hub).sync("south").ok
-    publisher = Replica(hub.root("hq"))
-    (about,) = (row for row in publisher.relations() if row.subscriber_server == str(hub.root("north")))
-    publisher.control.change_where(
-        catalog.SUBSCRIPTIONS, {"expired_at": datetime.now(UTC)}, subid=about.subid
-    )
+    hub.expire("north", datetime.now(UTC))
     return hub
 
 
@@ -175,9 +170,7 @@ def test_what_was_not_sent_is_refused_or_exported_and_late_writes_go_up(hub: Hub
 
 
 def test_with_a_common_past_a_session_sends_first(hub: Hub) -> None:
-    publisher = Replica(hub.root("hq"))
-    (about,) = (row for row in publisher.relations() if row.subscriber_server == str(hub.root("north")))
-    publisher.control.change_where(catalog.SUBSCRIPTIONS, {"expired_at": None}, subid=about.subid)
+    hub.expire("north", None)
     update(hub, "north", "orders", 1, a="unsent")
     insert(hub, "north", "customers", {"id": 70, "region": "North", "a": "unsent"})
     project(hub).reinit("north", upload_first=True)

@@ -185,8 +185,9 @@ def test_a_default_becomes_part_of_a_statement_only_if_it_is_one_expression(
     north = Replica(Location.of(star.root / "north"))
     article = next(each for each in north.articles if each.name == "by_row")
     row = article_row(north, article.nickname)
-    publishers = open_table(Location.of(star.root / "hq" / "by_row"))
-    at = table_at(north, article, row.definitions[article.version], publishers, ())
+    hq = Replica(Location.of(star.root / "hq"))
+    publishers = open_table(hq.root / "by_row")
+    at = table_at(hq, north, article, row.definitions[article.version], publishers)
     for text in ("'x'", "concat('it''s', ' b')", "current_timestamp()", "named_struct('a', array(1, 2))"):
         require_expression(lambda: spark, at, PublishedField(1, "a", "string", default=text))
     refused = (

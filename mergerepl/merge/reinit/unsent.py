@@ -141,9 +141,8 @@ def refuse_unsent(held: SessionRequest, terms: ReinitTerms, found: Sequence[Deci
     count = sum(each.count for each in found)
     if not count or terms.upload_first or terms.discard_local:
         return
-    keys = [f"{each.article.name} {key_text(one.key)}" for each in found for one in each.examples][:SHOWN]
     raise ConfigurationError(
-        f"'{held.subscriber.root}' has {counted(count, 'change')} that the publisher lacks: {'; '.join(keys)}. It "
+        f"'{held.subscriber.root}' has {counted(count, 'change')} that the publisher lacks: {_shown(found)}. It "
         "was not filled again. Say --upload-first, which compares them with the publisher's rows and logs what loses, or "
         "--discard-local, which exports them first.",
         subscriber=str(held.subscriber.root),
@@ -155,7 +154,7 @@ def refuse_moves(
 ) -> None:
     """Check that no row of the publisher changes, and that the partition stays, where there are row filters.
 
-    A row that goes up may move others between partitions, which a session alone sees to.
+    A row that goes up may move others between partitions, which only a session does.
 
     Raises: PublicationError.
     """
@@ -171,10 +170,15 @@ def refuse_moves(
         )
     count = sum(each.count for each in found)
     if count and terms.upload_first:
-        keys = [f"{each.article.name} {key_text(one.key)}" for each in found for one in each.examples][:SHOWN]
         raise PublicationError(
-            f"'{subscriber}' has {counted(count, 'change')} that the publisher lacks: {'; '.join(keys)}. With row filters "
+            f"'{subscriber}' has {counted(count, 'change')} that the publisher lacks: {_shown(found)}. With row filters "
             f"they go up by sessions alone, as they may move other rows between partitions. It was not filled again. "
             "Say --discard-local, which exports them first, and write them again.",
             subscriber=subscriber,
         )
+
+
+def _shown(found: Sequence[DecidedArticle]) -> str:
+    """Return the keys of the first changes that were not sent."""
+    keys = [f"{each.article.name} {key_text(one.key)}" for each in found for one in each.examples]
+    return "; ".join(keys[:SHOWN])

@@ -16,10 +16,10 @@ from mergerepl.delta.metadata import COMMENT, TableMetadata
 from mergerepl.delta.tables import Commit, TableState, add_columns, alter_table, open_table
 from mergerepl.delta.types import Field, ddl_of, field, is_widening, json_of
 from mergerepl.errors import ConfigurationError, SchemaMismatchError, SchemaStoppedError
-from mergerepl.merge.schema.down import recorded_since, skipped_changes, table_at
+from mergerepl.merge.schema.down import table_at
 from mergerepl.merge.schema.fixed_types import fixed_type
 from mergerepl.merge.schema.follow import follower_of
-from mergerepl.merge.schema.moves import Move, field_of
+from mergerepl.merge.schema.moves import Move
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.schema_changes import FOLLOWS, NOT_ASKED, STOPS, AlterResult, SchemaAnswer
 from mergerepl.monitoring.parties import article_named, others, reachable
@@ -191,7 +191,6 @@ def _answers(
     publisher: Replica, article: PublishedArticle, move: Move, altered: TableState
 ) -> Iterator[SchemaAnswer]:
     """Yield whether each subscriber can follow a move of the publisher's definition."""
-    planned = {(field_of(each, move.definition), each.kind) for each in move.changes}
     for relation in others(publisher, article.pubid):
         root = relation.subscriber_server
         subscriber = reachable(root, relation.replid)
@@ -204,10 +203,8 @@ def _answers(
                 article.publication, root, NOT_ASKED, reason="it does not have the article yet"
             )
             continue
-        changed = recorded_since(publisher, article.artid, there.root_version) | planned
-        skipped = skipped_changes(publisher, subscriber, there)
         try:
-            steps = table_at(subscriber, there, move.definition, altered, changed, skipped).steps()
+            steps = table_at(publisher, subscriber, there, move.definition, altered, move.changes).steps()
         except SchemaStoppedError as error:
             yield SchemaAnswer(article.publication, root, STOPS, reason=error.reason)
             continue

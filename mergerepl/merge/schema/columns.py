@@ -17,15 +17,14 @@ from mergerepl.errors import PublicationError, SchemaStoppedError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.capture.windows import article_window, windows_beside
-from mergerepl.merge.schema.down import recorded_since, skipped_changes, table_at
-from mergerepl.merge.schema.follow import article_row, enter_definition, follow_columns, record_change
-from mergerepl.merge.schema.moves import Follower, published_field
+from mergerepl.merge.schema.down import table_at
+from mergerepl.merge.schema.follow import article_row, follower_of, recorder_of_followed, state_definition
+from mergerepl.merge.schema.moves import published_field
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import Definition
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow
-from triggers.schema_checks import ArticleTable
 from triggers.window import Followed
 
 
@@ -48,11 +47,8 @@ def check_columns(publisher: Replica, nickname: int, names: tuple[str, ...]) -> 
 
     Raises: PublicationError naming the first one that cannot.
     """
-    row, info = article_row(publisher, nickname), publisher.info()
-    article = next(each for each in publisher.articles if each.nickname == nickname)
-    table = open_table(publisher.table(article))
-    at = ArticleTable(article, publisher.root, info.replid, True)
-    follower = Follower(at, row.definitions[article.version], row.definitions)
+    row, article = article_row(publisher, nickname), publisher.article(nickname)
+    table, follower = open_table(publisher.table(article)), follower_of(publisher, article, publisher.info())
     change = _change(row, article, table, names, is_listed=article.vertical)
     for each in change.after.fields:
         if each.number in change.before.by_number:
@@ -72,18 +68,14 @@ def stops_at(
     publisher: Replica, subscriber: Replica, nickname: int, names: tuple[str, ...], *, is_listed: bool
 ) -> str | None:
     """Return why a subscriber's table could not take these columns of the publisher's; None if it could."""
-    row = article_row(publisher, nickname)
-    article = next(each for each in publisher.articles if each.nickname == nickname)
+    row, article = article_row(publisher, nickname), publisher.article(nickname)
     there = next((each for each in subscriber.articles if each.artid == article.artid), None)
     if there is None:
         return None
     table = open_table(publisher.table(article))
     change = _change(row, article, table, names, is_listed=is_listed)
-    changed = recorded_since(publisher, row.artid, there.root_version)
-    changed |= {(each.field, each.kind) for each in change.changes}
-    skipped = skipped_changes(publisher, subscriber, there)
     try:
-        table_at(subscriber, there, change.after, table, changed, skipped).steps()
+        table_at(publisher, subscriber, there, change.after, table, change.changes).steps()
     except SchemaStoppedError as error:
         return error.reason
     return None
@@ -99,12 +91,9 @@ def change_columns(
 
     Raises: SchemaMismatchError if its columns changed in a way that is not followed; as a capture.
     """
-    if is_captured:
-        follow_columns(recorder, [nickname])
-    replica = recorder.replica.reread()
-    recorder = replace(recorder, replica=replica)
-    row, info = article_row(replica, nickname), replica.info()
-    article = next(each for each in replica.articles if each.nickname == nickname)
+    recorder = recorder_of_followed(recorder, nickname, is_captured=is_captured)
+    replica = recorder.replica
+    row, article, info = article_row(replica, nickname), replica.article(nickname), replica.info()
     table = open_table(replica.table(article))
     change = _change(row, article, table, names, is_listed=is_listed)
     if not change.changes:
@@ -112,10 +101,7 @@ def change_columns(
         return
     info = replace(info, clock=clock_of(info, replica.relations()))
     windows = [article_window(replica, article, info)] if is_captured else []
-    failpoint("schema.before_record")
-    enter_definition(recorder, row, change.after)
-    record_change(replica, row, change.after, change.changes)
-    failpoint("schema.after_record")
+    state_definition(recorder, row, change.after, change.changes)
     info = replace(info, article_versions={**info.article_versions, nickname: change.after.version})
     if change.added and is_captured and article.rejects != PUBLISHER:
         published = row.with_definition(change.after).published(article.publication, change.after.version)

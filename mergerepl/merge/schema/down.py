@@ -6,11 +6,20 @@ users wrote before it under the old columns. A step that dies leaves marks; the 
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.feed.column_changes import ADD, COMMENT, DEFAULT, DROP, LEAVE, NULLABILITY, STATEMENTS
+from mergerepl.delta.feed.column_changes import (
+    ADD,
+    COMMENT,
+    DEFAULT,
+    DROP,
+    LEAVE,
+    NULLABILITY,
+    STATEMENTS,
+    ColumnChange,
+)
 from mergerepl.delta.marks import CommitMark, SchemaStep
 from mergerepl.delta.metadata import (
     CDF_PROPERTY,
@@ -27,6 +36,8 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.schema.fixed_types import fixed_type
 from mergerepl.merge.schema.follow import article_row, change_tracking, follow_columns
+from mergerepl.merge.schema.moves import field_of
+from mergerepl.merge.schema.waiting import recorded_since, skipped_changes
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.replica.replica import Replica
@@ -283,40 +294,21 @@ def stopped(article: str, root: str, reason: str) -> SchemaStoppedError:
     return error
 
 
-def recorded_since(publisher: Replica, artid: str, version: int) -> set[tuple[int | None, str]]:
-    """Return the fields, with the kinds of their changes, that a publisher recorded after a version of an article."""
-    return {
-        (change.get("field"), change["what"])
-        for each in publisher.schema_changes()
-        if each.artid == artid and version < each.stated.get("article_version", 0)
-        for change in each.stated.get("changes", ())
-    }
-
-
-def skipped_changes(
-    publisher: Replica, subscriber: Replica, article: PublishedArticle
-) -> set[tuple[int | None, str]]:
-    """Return the fields of an article, with the kinds of their changes, whose last change a subscriber skips."""
-    relations = (row for row in subscriber.relations(article.pubid) if not row.is_ended)
-    numbers = {number for row in relations for number in row.skipped_changes}
-    last = {
-        (change.get("field"), change["what"]): each.schemaversion in numbers
-        for each in sorted(publisher.schema_changes(), key=lambda each: each.schemaversion or 0)
-        if each.artid == article.artid
-        for change in each.stated.get("changes", ())
-    }
-    return {change for change, is_skipped in last.items() if is_skipped}
-
-
 def table_at(
+    publisher: Replica,
     subscriber: Replica,
     article: PublishedArticle,
     target: Definition,
     publishers: TableState,
-    changed: Collection[tuple[int | None, str]],
-    skipped: Collection[tuple[int | None, str]] = (),
+    planned: Iterable[ColumnChange] = (),
 ) -> SubscribersTable:
-    """Return an article's table at a subscriber, beside the publisher's definition and table."""
+    """Return an article's table at a subscriber, beside the publisher's table and a definition of the publisher.
+
+    `planned` are changes that lead to this definition and are not recorded yet.
+    """
+    changed = recorded_since(publisher, article.artid, article.root_version)
+    changed |= {(field_of(each, target), each.kind) for each in planned}
+    skipped = skipped_changes(publisher, subscriber, article)
     definitions = article_row(subscriber, article.nickname).definitions
     known = definitions[article.version]
     left = {
@@ -342,13 +334,11 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
     # What a step that died has done already.
     follow_columns(recorder, [nickname])
     subscriber = recorder.replica.reread()
-    article = next(each for each in subscriber.articles if each.nickname == nickname)
+    article = subscriber.article(nickname)
     if article.root_version == target.version:
         return 0
     publishers = open_table(publisher.root / row.source_table)
-    changed = recorded_since(publisher, row.artid, article.root_version)
-    skipped = skipped_changes(publisher, subscriber, article)
-    at = table_at(subscriber, article, target, publishers, changed, skipped)
+    at = table_at(publisher, subscriber, article, target, publishers)
     steps = at.steps()
     for step in steps:
         if step.what.what == SchemaStep.DEFAULT:

@@ -76,7 +76,7 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
     """Make the next move of one article; None without one."""
     replica = recorder.replica.reread()
     info = replica.info()
-    article = next(each for each in replica.articles if each.nickname == nickname)
+    article = replica.article(nickname)
     at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
     window = feed_window(at.path, captured_position(replica, article, info))
     if window.head_version is None or not window.commits:
@@ -149,11 +149,7 @@ def _moved(
 
         log_dropped_values(recorder, replica, article, dropped, move.definition.version)
     if move.definition is not definition:
-        failpoint("schema.before_record")
-        enter_definition(recorder, row, move.definition)
-        if at.is_publisher:
-            record_change(replica, row, move.definition, move.changes)
-        failpoint("schema.after_record")
+        state_definition(recorder, row, move.definition, move.changes if at.is_publisher else None)
         versions = {**info.article_versions, article.nickname: move.definition.version}
         after = replace(after, article_versions=versions)
     table_id = open_table(at.path).metadata.table_id
@@ -186,28 +182,31 @@ def change_tracking(recorder: Recorder, nickname: int, *, by_column: bool, is_ca
 
     Raises: SchemaMismatchError if its columns changed in a way that is not followed; as a capture.
     """
-    if is_captured:
-        follow_columns(recorder, [nickname])
-    replica = recorder.replica.reread()
-    recorder = replace(recorder, replica=replica)
-    row, info = article_row(replica, nickname), replica.info()
-    article = next(each for each in replica.articles if each.nickname == nickname)
+    recorder = recorder_of_followed(recorder, nickname, is_captured=is_captured)
+    replica = recorder.replica
+    row, article, info = article_row(replica, nickname), replica.article(nickname), replica.info()
     definition, is_root = row.definitions[article.version], replica.publishes(article.pubid)
     if row.is_by_column(definition) == by_column:
         return
     info = replace(info, clock=clock_of(info, replica.relations()))
     windows = [article_window(replica, article, info)] if is_captured else []
-    failpoint("schema.before_record")
     after = definition.tracked(max(row.definitions) + 1, by_column=by_column, is_root=is_root)
-    enter_definition(recorder, row, after)
-    if is_root:
-        tracking = "column" if by_column else "row"
-        record_change(replica, row, after, [ColumnChange(0, TRACKING, new_text=tracking)])
-    failpoint("schema.after_record")
+    change = ColumnChange(0, TRACKING, new_text="column" if by_column else "row")
+    state_definition(recorder, row, after, [change] if is_root else None)
     versions = {**info.article_versions, nickname: after.version}
     beside = windows_beside(replica, article, info) if is_captured else []
     recorder.record(replace(info, article_versions=versions), [*windows, *beside])
     failpoint("schema.after_capture")
+
+
+def recorder_of_followed(recorder: Recorder, nickname: int, *, is_captured: bool) -> Recorder:
+    """Follow the columns of an article if changes are to be captured; return the recorder of its replica as it is then.
+
+    Raises: as `follow_columns`.
+    """
+    if is_captured:
+        follow_columns(recorder, [nickname])
+    return replace(recorder, replica=recorder.replica.reread())
 
 
 def enter_changed_filter(publisher: Replica, row: ArticleRow, said: str) -> Definition:
@@ -220,6 +219,17 @@ def enter_changed_filter(publisher: Replica, row: ArticleRow, said: str) -> Defi
     publisher.control.replace_where(catalog.ARTICLES, [row.with_definition(after)], artid=row.artid)
     record_change(publisher, row, after, [ColumnChange(0, FILTER, new_text=said)])
     return after
+
+
+def state_definition(
+    recorder: Recorder, row: ArticleRow, definition: Definition, changes: Iterable[ColumnChange] | None
+) -> None:
+    """Write a definition; a publisher also records the `changes` that lead to it."""
+    failpoint("schema.before_record")
+    enter_definition(recorder, row, definition)
+    if changes is not None:
+        record_change(recorder.replica, row, definition, changes)
+    failpoint("schema.after_record")
 
 
 def enter_definition(recorder: Recorder, row: ArticleRow, definition: Definition) -> None:

@@ -1,4 +1,4 @@
-"""The schema changes of a publisher that its subscribers do not have yet, in words."""
+"""The schema changes of a publisher that its subscribers do not have yet."""
 
 from collections.abc import Collection
 
@@ -9,10 +9,35 @@ from mergerepl.replica.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
 
 
+def recorded_since(publisher: Replica, artid: str, version: int) -> set[tuple[int | None, str]]:
+    """Return the fields, with the kinds of their changes, that a publisher recorded after a version of an article."""
+    return {
+        (change.get("field"), change["what"])
+        for each in publisher.schema_changes()
+        if each.artid == artid and version < each.stated.get("article_version", 0)
+        for change in each.stated.get("changes", ())
+    }
+
+
+def skipped_changes(
+    publisher: Replica, subscriber: Replica, article: PublishedArticle
+) -> set[tuple[int | None, str]]:
+    """Return the fields of an article, with the kinds of their changes, whose last change a subscriber skips."""
+    relations = (row for row in subscriber.relations(article.pubid) if not row.is_ended)
+    numbers = {number for row in relations for number in row.skipped_changes}
+    last = {
+        (change.get("field"), change["what"]): each.schemaversion in numbers
+        for each in sorted(publisher.schema_changes(), key=lambda each: each.schemaversion or 0)
+        if each.artid == article.artid
+        for change in each.stated.get("changes", ())
+    }
+    return {change for change, is_skipped in last.items() if is_skipped}
+
+
 def recorded_changes(
     publisher: Replica, article: PublishedArticle, after: int, skipped: Collection[int]
 ) -> tuple[str, ...]:
-    """Return the recorded changes of an article's columns after a number of sysmergeschemachange, in their order.
+    """Return in words the recorded changes of an article's columns after a number of sysmergeschemachange, in their order.
 
     `skipped` are numbers of changes that the subscriber leaves out.
     """
@@ -29,7 +54,7 @@ def recorded_changes(
 def unfollowed_changes(
     replica: Replica, article: PublishedArticle, info: ReplicaInfo, window: FeedWindow | None
 ) -> tuple[str, ...]:
-    """Return the changes of published columns that a publisher's table has and no session has recorded.
+    """Return in words the changes of published columns that a publisher's table has and no session has recorded.
 
     Changes that no session follows are a problem of the table, which `status` reports.
     """

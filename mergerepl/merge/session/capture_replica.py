@@ -107,8 +107,8 @@ def _recorder_of(
 ) -> Recorder:
     """Return what changes an article's definition, after a capture if there are subscribers."""
     if is_subscribed:
-        article = next(each for each in replica.articles if each.nickname == tablenick)
-        capture_held(replica, article.pubid, progress=progress, in_process=in_process)
+        pubid = replica.article(tablenick).pubid
+        capture_held(replica, pubid, progress=progress, in_process=in_process)
         replica = replica.reread()
     source = recording_jvm(_embedded_spark, (replica,))
     return Recorder(replica, own_priorities(replica), source, progress, in_process)
