@@ -16,7 +16,7 @@ from itertools import chain, takewhile
 from mergerepl.config.stated import check_stated
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.store_proof import require_proof
-from mergerepl.delta.tables import keep_knowledge, open_table
+from mergerepl.delta.tables import open_table
 from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication, SyncType
@@ -28,12 +28,12 @@ from mergerepl.publish.outcomes import planned_subscriptions
 from mergerepl.publish.stated import Stated, check_publisher, prepare
 from mergerepl.publish.steps import AGAIN, PURPOSE, carry_out, check_steps
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read_replicas, read_stored
+from mergerepl.replica.replica import Replica
 from mergerepl.roots import resolved
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.store.storage import MISSING, folder_problem, has_system_tables, provide_folder, replica_above
-from mergerepl.systables import registry
 from mergerepl.systables.catalog import ArticleRow
 from mergerepl.systables.table import FOLDER
 
@@ -157,7 +157,7 @@ def _carry_out(publication: Publication, plan: Plan) -> Plan:
         start_engine_of_copies(plan.copied, plan.run)
         carry_out(plan.steps[len(captures) :], plan.run, plan.run.progress)
         for root in plan.roots:
-            keep_knowledge(root, [root.join(FOLDER, table.name) for table in registry.ALL])
+            Replica(root).keep_knowledge()
     return plan
 
 
