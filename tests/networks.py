@@ -678,8 +678,9 @@ def subscription_row(server: Path, replid: str, nickname: int, *, subid: str = "
     )
 
 
-def make_replica(folder: Path, name: str) -> Replica:
+def make_replica(folder: Path | Location, name: str) -> Replica:
     """Write the system tables of `hq` or `north`, which captured its one table up to its head and knows the other one."""
+    folder = Path(folder)
     _PUBLISHED.copy((make_replica, name), folder, lambda template: _make_replica(template, name))
     return Replica(folder / name)
 
