@@ -95,7 +95,7 @@ def test_103_a_sync_that_is_interrupted_before_it_wrote_leaves_no_trace(
         assert list((machine / "scratch").iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["status", "sync --dry-run"])
+@pytest.mark.parametrize("command", ["status", "sync --dry-run --quiet"])
 def test_103_a_reader_that_has_gone_is_no_error_of_ours(network: Network, command: str) -> None:
     before = state_of(network.folder)
     process = started(network.folder, *command.split(), "-f", "hq")

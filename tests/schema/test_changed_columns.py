@@ -114,6 +114,17 @@ def test_a_column_that_is_left_out_stays_in_every_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_an_unsent_value_of_a_column_that_is_left_out_is_logged(tmp_path: Path) -> None:
+    star = Star(tmp_path / "root", subscribers=("north",))
+    star.write("north", 1, {"b": "n1"})
+    state(star, "a")
+    star.project.apply()
+    star.sync()
+    for name in ARTICLES:
+        assert [each["b"] for each in star.conflicts("north", name)] == ["n1"]
+
+
+@pytest.mark.spark
 @pytest.mark.slow
 def test_values_of_a_column_that_is_left_out_are_logged(star: Star) -> None:
     state(star, "a")
