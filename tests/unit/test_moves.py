@@ -1,6 +1,6 @@
 """Where a move of a subscriber's definition ends, and that a column which came and went is none of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from mergerepl.delta.tables import TableState
 from mergerepl.errors import SchemaMismatchError
 from mergerepl.merge.schema.moves import Follower, Move
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.definition import first_definition
+from mergerepl.model.definition import Definition, first_definition
 from mergerepl.store.location import Location
 from tests.metadata_commits import alter, own, plain, replaced, restored, table
 from triggers.schema_checks import ArticleTable
@@ -34,7 +34,9 @@ def next_move(
     before: TableMetadata = A,
     is_publisher: bool = False,
     published: Sequence[str] = (),
+    left: Callable[[Definition], Definition] | None = None,
 ) -> Move | None:
+    """Return the next move of a definition; `left` makes of it one that died before it counted."""
     numbered = tuple(replace(each, version=version) for version, each in enumerate(commits, 1))
     window = FeedWindow(
         Location.of("/t"), FeedPosition("t", 0, "0:x"), len(numbered), len(numbered), numbered
@@ -48,7 +50,8 @@ def next_move(
     definition = first_definition(columns, ["int"] * len(columns))
     # Of the article only its names count.
     at = ArticleTable(ARTICLE, Location.of("/r"), "me", is_publisher=is_publisher)
-    return Follower(at, definition, {1: definition}, filtered).next_move(window)
+    entered = {1: definition} | ({} if left is None else {2: left(definition)})
+    return Follower(at, definition, entered, filtered).next_move(window)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,32 @@ def test_a_comment_at_the_publisher_is_a_version_of_the_definition() -> None:
     assert (move.definition.version, move.definition.image) == (2, 1)
     assert move.definition.by_number[0].comment == "said"
     assert next_move([alter(said), EDIT]) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "version"),
+    [
+        # It died in a capture of the same commits, which is made again.
+        (lambda one: replace(one, version=2, root=2), 2),
+        # It died in an `apply`: what else it states must not count with these commits.
+        (lambda one: one.filtered(2), 3),
+        (lambda one: one.tracked(2, by_column=True, is_root=True), 3),
+        (lambda one: replace(one, version=2, root=2, vertical=True), 3),
+    ],
+)
+def test_a_definition_that_died_is_taken_again_only_if_it_states_the_same(
+    left: Callable[[Definition], Definition], version: int
+) -> None:
+    said = plain("a", a={"metadata": {"comment": "said"}})
+    move = next_move([alter(said), alter(A)], is_publisher=True, left=left)
+    assert move is not None
+    after = move.definition
+    assert (after.version, after.filter_number, after.column_tracking, after.vertical) == (
+        version,
+        0,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
