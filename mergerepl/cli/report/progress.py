@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 from mergerepl.cli.report.logs import JSON, TEXT, line
 from mergerepl.cli.report.table import printable
 from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.model.words import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -151,5 +152,5 @@ class LiveProgress:
 
 def _words(name: str, article: str | None, rows: int | None) -> str:
     """Return a step as text: "capture orders (1,200 rows)"."""
-    parts = [name, article or "", f"({rows:,} rows)" if rows is not None else ""]
+    parts = [name, article or "", f"({counted(rows, 'row')})" if rows is not None else ""]
     return printable(" ".join(part for part in parts if part))
