@@ -135,7 +135,7 @@ CONFLICT_NAMES = {
     8: "delete refused at the subscriber",
     9: "update refused at the publisher",
     10: "update refused at the subscriber",
-    11: "rejected by a one-way article",
+    11: "change that was rejected",
 }
 """Short names of MSmerge_conflicts_info's conflict_type."""
 REJECTED = 11

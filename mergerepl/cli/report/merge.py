@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 Report = tuple[object, list[Part]]
 
 _NO_CONFLICTS = (
-    "{}: no conflicts to show. They are logged at the publisher, unless `conflict_logging` says otherwise."
+    "{}: no conflicts to show. They are logged at the publisher, unless `conflict_logging` says otherwise; "
+    "values that a subscriber had not sent of a column that is no longer published, at that subscriber (-f)."
 )
 _CLASHES, _DIFFERS, _MADE = "*", "~", "+"
 _STYLES = {_CLASHES: "red", _DIFFERS: "yellow", _MADE: "green"}
