@@ -212,7 +212,7 @@ def reinit(
     subscriber's position.
 
     Example:
-      mergerepl reinit north --dry-run
+      mergerepl reinit north --upload-first --dry-run
       mergerepl reinit north --upload-first
       mergerepl reinit --all --discard-local --yes
     """
