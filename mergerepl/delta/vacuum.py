@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mergerepl.delta.log import head_version, written_ns
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, RETENTION_DEFAULTS, interval_of
 from mergerepl.delta.table import TableState, open_table
+from mergerepl.errors import CaptureError
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 _LONGEST_COMMIT = timedelta(days=1)
 """Files may be older than the commit that adds or removes them, by the time that it took."""
+
+
+_IGNORES_HOURS = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
+"""Delta 4.4's default is true: VACUUM then keeps files as long as the table says, whatever RETAIN says."""
 
 
 def moment_of_ns(nanoseconds: int) -> datetime:
@@ -34,6 +39,8 @@ def vacuum_read(spark: "SparkSession", path: Location, read_through: int) -> tup
 
     `read_through` is the version through which all readers have read it. Returns the hours for which files were kept, and
     that version if later ones are unread.
+
+    Raises: CaptureError if later ones are unread and this Spark's VACUUM cannot be told to keep their files.
     """
     from mergerepl.spark.session import copy_if_possible
 
@@ -44,7 +51,14 @@ def vacuum_read(spark: "SparkSession", path: Location, read_through: int) -> tup
         kept = max(kept, datetime.now(UTC) - since)
     hours = math.ceil(kept.total_seconds() / 3600)
     # The copy commits, which changes a conf of its session.
-    session = copy_if_possible(spark, {})
+    session = copy_if_possible(spark, {_IGNORES_HOURS: "false"})
+    if unread is not None and session is spark:
+        raise CaptureError(
+            f"Table '{path}' is not vacuumed: versions after {unread} are not read yet, and VACUUM in this Spark session "
+            "may remove their files. Let `mergerepl sync` or `mergerepl capture` read them first, or run `mergerepl "
+            "vacuum` as a command.",
+            table=str(path),
+        )
     before_write()
     session.sql(f"VACUUM delta.{quote(str(path))} RETAIN {hours} HOURS")
     return hours, unread

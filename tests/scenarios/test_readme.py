@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.calls import conflicts_of
@@ -23,23 +22,20 @@ def test_the_readme_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(replica_dir)
     typed: dict[str, Any] = {}
-    notes = {"order_id": [1, 2], "amount": [10.0, 20.0], "note": [None, "gift"]}
-    write_deltalake("hq/orders", pa.table(notes))
-    *applied, synced = blocks("README.md", "Two commands")
-    type_blocks([*blocks("docs/install.md"), *applied], typed)
-    for site, number, column, value in (
-        ("hq", 1, "amount", "12.5"),
-        ("north", 1, "note", "'call first'"),
-        ("hq", 2, "note", "'no gift'"),
-        ("south", 2, "note", "'big gift'"),
-    ):
-        DeltaTable(f"{site}/orders").update(predicate=f"order_id = {number}", updates={column: value})
-    type_blocks([synced], typed)
+    type_blocks([*blocks("docs/install.md"), *blocks("README.md", "Two commands")], typed)
     assert rows("hq/orders") == rows("north/orders")
     assert (rows("hq/orders")[1]["amount"], rows("hq/orders")[1]["note"]) == (12.5, "call first")
     [lost] = conflicts_of("hq", article="orders").list()
     type_blocks(blocks("README.md", "Conflicts: seen, and decided again"), typed, lambda: lost.conflict_id)
     assert Path("lost.html").exists()
     assert rows("hq/orders")[2]["note"] == "big gift"
-    type_blocks(blocks("README.md", "See what is behind"), typed)
+    type_blocks(blocks("README.md", "One way, by commands", "Change Data Capture for ETL jobs"), typed)
+    assert rows("mart/orders") == rows("store/orders")
+    assert rows("lake/orders") == rows("shop/orders")
+    type_blocks(blocks("README.md", "Change tracking for a synchronisation of your own"), typed)
+    printed = type_blocks(blocks("README.md", "One agent for everything"), typed)
+    assert len(printed) == 3
+    type_blocks(blocks("README.md", "See what is behind", "From Python"), typed)
     assert Path("status.html").exists()
+    assert typed["result"].ok
+    assert rows("south/orders") == rows("hq/orders")
