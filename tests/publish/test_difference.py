@@ -291,7 +291,8 @@ def lose(replicas: Replicas) -> None:
 AND_LINES = replace(RUNNING, articles=(*RUNNING.articles, LINES))
 REFUSED: Mapping[str, tuple[Publication, Callable[[Replicas], None], str]] = {
     "the key": (article(key=("qty",)), nothing, r"`key` was \[id\] and is \[qty\]"),
-    "the columns": (article(columns=("id",)), nothing, r"`columns` was not given and is \[id\]"),
+    "other columns beside a dropped one": (
+        article(columns=("id",)), nothing, "`columns` changes in the file, and column 'qty' was dropped or renamed"),
     "the table": (replace(RUNNING, articles=(replace(RUNNING.articles[0], table="lines"),)), nothing,
                   "`table` was 'orders'"),
     "a subscriber's type": (replace(RUNNING, subscriptions=(subscribed(type=SubscriberType.CLIENT),)), nothing,

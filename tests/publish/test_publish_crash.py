@@ -75,6 +75,8 @@ COMPARED = ["apply.before_reinit", "apply.after_reinit"]
 """Passed in `test_ended_upload_only.py`, as they need sessions."""
 ENDING = ["apply.before_end", "apply.after_end"]
 """Passed in `test_ended_article.py`, as they need sessions."""
+FILLED = ["apply.before_sync", "apply.after_sync"]
+"""Passed in `schema/test_changed_columns.py`, as they need sessions."""
 DROPPED = ["unfinished.dropping"]
 
 
@@ -90,6 +92,7 @@ def test_an_apply_is_cut_short_at_every_point() -> None:
             FINISHED,
             COMPARED,
             ENDING,
+            FILLED,
             DROPPED,
             OF_PARTITIONS,
         )

@@ -266,7 +266,7 @@ def test_a_column_of_the_publisher_is_published_with_its_values(wide: Star) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", APPLYING)
+@pytest.mark.parametrize("point", ["apply.before_sync", "apply.after_sync", *APPLYING])
 def test_an_apply_that_publishes_a_column_and_dies_is_finished_by_the_next_one(
     wide: Star, point: str
 ) -> None:

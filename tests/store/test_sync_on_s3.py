@@ -6,7 +6,6 @@ Commands and edits run in another process: delta-rs holds Python's lock in some 
 import json
 import multiprocessing
 import os
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -96,9 +95,11 @@ def test_a_publisher_in_a_bucket_and_a_subscriber_in_a_folder_are_synchronized(
 ) -> None:
     both = sites("store", "folder")
     (both.folder / "mergerepl.yml").unlink()
-    page = README.read_text(encoding="utf-8").replace("lake", both.hq.bucket)
-    (first,) = re.findall(r"`(mergerepl init s3://[^`]*)`", page)
-    lines = [first, "mergerepl apply", "mergerepl sync"]
+    block = README.read_text(encoding="utf-8").partition("## Replicas in a bucket")[2].split("```")[1]
+    lines = [
+        line for line in block.replace("lake", both.hq.bucket).splitlines() if line.startswith("mergerepl ")
+    ]
+    assert [line.split()[1] for line in lines] == ["init", "apply", "sync"]
     shown = [both.run(*line.split()[1:], "--verbose") for line in lines]
     assert both.rows(both.hq) == both.rows(both.north)
     proxy.reset()
