@@ -195,8 +195,9 @@ of another new process. Only lower them.
 """
 
 
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_sync_of_two_buckets_stays_within_its_budget_of_requests(
-    sites: Callable[[str, str], Sites], proxy: Proxy
+    sites: Callable[[str, str], Sites], proxy: Proxy, processes: int
 ) -> None:
     both = sites("store", "store")
     both.run("apply")
@@ -205,7 +206,7 @@ def test_a_sync_of_two_buckets_stays_within_its_budget_of_requests(
         proxy.reset()
         both.run("sync")
     assert len(proxy.requests) <= MOST_OF_TWO_BUCKETS, len(proxy.requests)
-    for _ in range(2):
+    for _ in range(processes):
         both.call(edit, both.hq, ("qty=qty+1", "id < 5"))
         proxy.reset()
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as new:
