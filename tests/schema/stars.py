@@ -171,6 +171,18 @@ class Star(Published):
         shutil.rmtree(self.root)
         shutil.copytree(saved, self.root)
 
+    def apply_followed(self) -> None:
+        """Apply a change of both articles that every subscription follows; a second `apply` has nothing to do."""
+        planned = self.project.apply(dry_run=True)
+        assert [(each.action, each.object) for each in planned.steps] == [
+            ("change", "by_row"),
+            ("change", "by_column"),
+            ("record", "sales"),
+        ]
+        assert {each.outcome for each in planned.subscriptions} == {"followed"}
+        self.project.apply()
+        assert not self.project.apply().steps
+
 
 def alter(spark: SparkSession, star: Star, replica: str, *changes: str) -> None:
     """Change both tables of a replica by Spark; each change is what follows the table's name."""

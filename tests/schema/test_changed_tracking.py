@@ -87,15 +87,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Star, Path]:
 
 
 def test_the_tracking_is_exchanged_among_unsent_edits(star: Star) -> None:
-    planned = star.project.apply(dry_run=True)
-    assert [(each.action, each.object) for each in planned.steps] == [
-        ("change", "by_row"),
-        ("change", "by_column"),
-        ("record", "sales"),
-    ]
-    assert {each.outcome for each in planned.subscriptions} == {"followed"}
-    star.project.apply()
-    assert not star.project.apply().steps
+    star.apply_followed()
     with dies("stage.before_pointer", action="stop"):
         star.sync("north")
     # North's second edit is on top of one that it captured by row.

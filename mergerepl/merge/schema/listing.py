@@ -26,8 +26,6 @@ from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SchemaChangeRow
 
-_OF_TABLE = {REPLACE: "the table was replaced", RESTORE: "the table was restored"}
-
 
 def schema_changes(root: Location, *, publication: str | None = None) -> tuple[SchemaChange, ...]:
     """Return the schema changes of all publications, or of one, newest first.
@@ -83,33 +81,31 @@ def _is_left_out(replica: Replica, article: PublishedArticle, change: dict[str, 
     return DEFAULTS_FEATURE not in open_table(replica.table(article)).features
 
 
+_TEXTS = {
+    ADD: "add {name} {type}",
+    DROP: "drop {column}",
+    RENAME: "rename {column} to {name}",
+    TYPE: "{column} is {type}",
+    COMMENT: "comment of {column}: {text}",
+    DEFAULT: "default of {column}: {text}",
+    TRACKING: "tracking by {text}",
+    FILTER: "rows by {text}",
+    LEAVE: "leave {column} out",
+    COLUMNS: "{text} columns are published",
+    REPLACE: "the table was replaced",
+    RESTORE: "the table was restored",
+}
+"""A change of each kind in words, by the keys of its record."""
+
+
 def _words(change: dict[str, Any], *, is_left_out: bool) -> str:
-    if change["what"] in _OF_TABLE:
-        return _OF_TABLE[change["what"]]
-    if change["what"] == ADD:
-        return f"add {change['name']} {change['type']}"
-    if change["what"] == DROP:
-        return f"drop {change['column']}"
-    if change["what"] == RENAME:
-        return f"rename {change['column']} to {change['name']}"
-    if change["what"] == TYPE:
-        return f"{change['column']} is {change['type']}"
-    if change["what"] == COMMENT:
-        return f"comment of {change['column']}: {change.get('text', 'none')}"
-    if change["what"] == DEFAULT:
-        said = f"default of {change['column']}: {change.get('text', 'none')}"
-        return said + (f" (left out here: the table lacks {DEFAULTS_FEATURE})" if is_left_out else "")
-    if change["what"] == TRACKING:
-        return f"tracking by {change['text']}"
-    if change["what"] == FILTER:
-        return f"rows by {change['text']}"
-    if change["what"] == LEAVE:
-        return f"leave {change['column']} out"
-    if change["what"] == COLUMNS:
-        return f"{change['text']} columns are published"
-    if change["what"] == NULLABILITY:
+    what = change["what"]
+    if what == NULLABILITY:
         return f"{change['column']} {'takes NULL' if change.get('nullable') else 'is NOT NULL'}"
-    return " ".join(str(part) for part in (change["what"], change.get("column"), change.get("name")) if part)
+    if what not in _TEXTS:
+        return " ".join(str(part) for part in (what, change.get("column"), change.get("name")) if part)
+    said = _TEXTS[what].format_map({"text": "none", **change})
+    return said + (f" (left out here: the table lacks {DEFAULTS_FEATURE})" if is_left_out else "")
 
 
 def words_of(row: SchemaChangeRow) -> tuple[str, ...]:
