@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.errors import ConfigurationError
 from mergerepl.merge.session.table_problems import table_problems
 from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.conflict_filter import ConflictFilter
@@ -38,123 +37,15 @@ if TYPE_CHECKING:
     from mergerepl.merge.repair.repair import RepairTerms
     from mergerepl.model.conflicts import ConflictCount
     from mergerepl.monitoring.pending import SchemaChanges
-    from mergerepl.publish.filters import FilterChange
 
 
 def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
     """Publish the tables and fill the subscribers of a publication."""
+    from mergerepl.products.merge_apply import session_agent
     from mergerepl.publish.apply import apply_publication
-    from mergerepl.publish.carry_out import Agent
-    from mergerepl.tracking.sweep import sweep_root
 
-    class SessionAgent(Agent):
-        def capture(self, root: Location, pubid: str) -> None:
-            from mergerepl.merge.session.capture_replica import capture_held
-            from mergerepl.replica.replica import Replica
-
-            capture_held(Replica(root), pubid, progress=progress)
-
-        def change_tracking(
-            self, root: Location, tablenick: int, *, by_column: bool, is_subscribed: bool
-        ) -> None:
-            from mergerepl.delta.engine_choice import ARROW_FOR_FEW
-            from mergerepl.merge.session.capture_replica import change_tracking_held
-            from mergerepl.replica.replica import Replica
-
-            change_tracking_held(
-                Replica(root),
-                tablenick,
-                by_column=by_column,
-                is_subscribed=is_subscribed,
-                in_process=publication.engine == ARROW_FOR_FEW,
-                progress=progress,
-            )
-
-        def change_filters(self, root: Location, pubid: str, change: FilterChange) -> None:
-            from mergerepl.delta.engine_choice import ARROW_FOR_FEW
-            from mergerepl.merge.session.capture_replica import change_filters_held
-            from mergerepl.replica.replica import Replica
-
-            in_process = publication.engine == ARROW_FOR_FEW
-            change_filters_held(Replica(root), pubid, change, in_process=in_process, progress=progress)
-
-        def check_columns(self, root: Location, tablenick: int, columns: tuple[str, ...]) -> None:
-            from mergerepl.merge.schema.columns import check_columns
-            from mergerepl.replica.replica import Replica
-
-            check_columns(Replica(root), tablenick, columns)
-
-        def stops_at(
-            self,
-            publisher: Location,
-            subscriber: Location,
-            tablenick: int,
-            columns: tuple[str, ...],
-            *,
-            is_listed: bool,
-        ) -> str | None:
-            from mergerepl.merge.schema.columns import stops_at
-            from mergerepl.replica.replica import Replica
-
-            return stops_at(Replica(publisher), Replica(subscriber), tablenick, columns, is_listed=is_listed)
-
-        def change_columns(
-            self,
-            root: Location,
-            tablenick: int,
-            columns: tuple[str, ...],
-            *,
-            is_listed: bool,
-            is_subscribed: bool,
-        ) -> None:
-            from mergerepl.delta.engine_choice import ARROW_FOR_FEW
-            from mergerepl.merge.session.capture_replica import change_columns_held
-            from mergerepl.replica.replica import Replica
-
-            change_columns_held(
-                Replica(root),
-                tablenick,
-                columns,
-                is_listed=is_listed,
-                is_subscribed=is_subscribed,
-                in_process=publication.engine == ARROW_FOR_FEW,
-                progress=progress,
-            )
-
-        def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
-            from mergerepl.merge.session.recovery import finish_session
-            from mergerepl.replica.replica import Replica
-
-            finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
-
-        def reinitialise(
-            self, publication: Publication, subscriber: Location, tables: Sequence[str], progress: Progress
-        ) -> None:
-            from mergerepl.merge.reinit.reinit import reinitialise_held
-            from mergerepl.merge.reinit.unsent import ReinitTerms
-
-            publisher = Location.of(publication.publisher)
-            target = Target(publisher, subscriber, publication.name, publication.engine)
-            terms = ReinitTerms(upload_first=True, tables=tables, is_changing_resolver=True)
-            reinitialise_held(session_request(target, progress), terms)
-
-        def synchronise(self, publication: Publication, subscriber: Location, progress: Progress) -> None:
-            from mergerepl.merge.session.merge_session import held_session
-
-            publisher = Location.of(publication.publisher)
-            target = Target(publisher, subscriber, publication.name, publication.engine)
-            result, _ = held_session(session_request(target, progress), datetime.now(UTC), time.monotonic())
-            if result.error is not None:
-                raise PublicationError(
-                    f"Not all changes of subscriber '{subscriber}' went up: {result.reason} `columns` was not changed. Run "
-                    "`mergerepl apply` again when `mergerepl sync` succeeds.",
-                    replica=str(subscriber),
-                )
-
-        def sweep(self, root: Location) -> None:
-            sweep_root(root)
-
-    return apply_publication(publication, SessionAgent(), dry_run=dry_run, progress=progress)
+    agent = session_agent(publication, progress)
+    return apply_publication(publication, agent, dry_run=dry_run, progress=progress)
 
 
 def status(root: Location, *, alerts: Alerts = DEFAULT) -> Status:

@@ -21,7 +21,8 @@ from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication, SyncType
 from mergerepl.model.results import ApplyResult, PlannedSubscription
-from mergerepl.publish.carry_out import Agent, ApplyRun, MergeStep, start_engine_of_copies
+from mergerepl.publish.agent import Agent
+from mergerepl.publish.carry_out import ApplyRun, MergeStep, start_engine_of_copies
 from mergerepl.publish.check_subscriber import check_in_step, check_targets
 from mergerepl.publish.difference import difference
 from mergerepl.publish.outcomes import planned_subscriptions

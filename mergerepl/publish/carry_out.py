@@ -21,9 +21,10 @@ from mergerepl.failpoints import failpoint
 from mergerepl.filters.publication_filters import PublicationFilters
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType
+from mergerepl.publish.agent import Agent, DefinitionChange
 from mergerepl.publish.check_article import check_article, published_fields
 from mergerepl.publish.check_subscriber import columns_changed, publish_again_otherwise
-from mergerepl.publish.filters import FilterChange, Values
+from mergerepl.publish.filters import Values
 from mergerepl.publish.partitions import add_partition, partition_column
 from mergerepl.publish.rows import (
     PUBLISHER_NICKNAME,
@@ -63,69 +64,6 @@ from triggers.errors import FeedGapError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class Agent:
-    """The agent's functions for `apply`, at leased replicas."""
-
-    def capture(self, root: Location, pubid: str) -> None:
-        """Capture the changes of the publisher at a root in a publication."""
-        raise NotImplementedError
-
-    def change_tracking(
-        self, root: Location, tablenick: int, *, by_column: bool, is_subscribed: bool
-    ) -> None:
-        """Give an article of the publisher at a root another tracking, after a capture under the old one."""
-        raise NotImplementedError
-
-    def change_filters(self, root: Location, pubid: str, change: FilterChange) -> None:
-        """Change row filters that subscribers of the publisher at a root have, after a capture under the old ones."""
-        raise NotImplementedError
-
-    def check_columns(self, root: Location, tablenick: int, columns: tuple[str, ...]) -> None:
-        """Check that subscribers of an article of the publisher at a root can get columns that it did not publish."""
-        raise NotImplementedError
-
-    def stops_at(
-        self,
-        publisher: Location,
-        subscriber: Location,
-        tablenick: int,
-        columns: tuple[str, ...],
-        *,
-        is_listed: bool,
-    ) -> str | None:
-        """Return why a subscriber's table could not take these columns of an article; None if it could."""
-        raise NotImplementedError
-
-    def synchronise(self, publication: Publication, subscriber: Location, progress: Progress) -> None:
-        """Run a session with a subscriber."""
-        raise NotImplementedError
-
-    def change_columns(
-        self,
-        root: Location,
-        tablenick: int,
-        columns: tuple[str, ...],
-        *,
-        is_listed: bool,
-        is_subscribed: bool,
-    ) -> None:
-        """Publish these columns of an article of the publisher at a root, after a capture of the former ones."""
-        raise NotImplementedError
-
-    def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
-        """Finish a staged session; a subscriber out of reach is None."""
-        raise NotImplementedError
-
-    def reinitialise(
-        self, publication: Publication, subscriber: Location, tables: Sequence[str], progress: Progress
-    ) -> None:
-        """Give a subscriber the publisher's rows of these articles by difference; what it did not send goes up first."""
-        raise NotImplementedError
-
-    def sweep(self, root: Location) -> None:
-        """Finish the decided work in a tracked folder."""
 
 
 @dataclass
@@ -252,11 +190,9 @@ def check_late_columns(stored: Stored, columns: Mapping[str, Sequence[str]], run
             )
 
 
-def change_followed_filters(filters: PublicationFilters, articles: Mapping[str, str], run: ApplyRun) -> None:
-    """Change row filters of articles that subscribers have; each subscriber follows with its next session."""
-    run.agent.change_filters(
-        run.publisher, run.pubid, FilterChange(filters, articles, filter_columns(filters))
-    )
+def change_definition(change: DefinitionChange, run: ApplyRun, *, is_subscribed: bool) -> None:
+    """Change what the publication states; each subscriber follows with its next session."""
+    run.agent.change(run.publisher, run.pubid, change, is_subscribed=is_subscribed)
 
 
 def change_everywhere(
@@ -383,11 +319,6 @@ def keep(row: ArticleRow, run: ApplyRun) -> None:
     update_rows(run.publisher, catalog.ARTICLES, change, artid=row.artid)
 
 
-def change_tracking(row: ArticleRow, run: ApplyRun, *, by_column: bool, is_subscribed: bool) -> None:
-    """Give an article another tracking; each subscriber gets it with its next session."""
-    run.agent.change_tracking(run.publisher, row.nickname, by_column=by_column, is_subscribed=is_subscribed)
-
-
 def check_columns(row: ArticleRow, columns: tuple[str, ...], run: ApplyRun) -> None:
     """Check that subscribers can get the columns that an article publishes from now on."""
     run.agent.check_columns(run.publisher, row.nickname, columns)
@@ -396,15 +327,6 @@ def check_columns(row: ArticleRow, columns: tuple[str, ...], run: ApplyRun) -> N
 def synchronise(subscriber: Location, run: ApplyRun) -> None:
     """Send what a subscriber has not sent, before an article changes."""
     run.agent.synchronise(run.publication, subscriber, run.progress)
-
-
-def change_columns(
-    row: ArticleRow, columns: tuple[str, ...], run: ApplyRun, *, is_listed: bool, is_subscribed: bool
-) -> None:
-    """Publish these columns of an article; each subscriber follows with its next session."""
-    run.agent.change_columns(
-        run.publisher, row.nickname, columns, is_listed=is_listed, is_subscribed=is_subscribed
-    )
 
 
 def reinitialise(subscriber: Location, articles: Sequence[str], run: ApplyRun) -> None:

@@ -6,6 +6,7 @@ from mergerepl.errors import PublicationError
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.model.publication import Article
 from mergerepl.model.resolvers import resolver_info
+from mergerepl.publish.agent import ColumnsChange
 from mergerepl.publish.check_article import check_article, published_fields
 from mergerepl.publish.filters import stored_filters
 from mergerepl.publish.stored import Stored
@@ -24,6 +25,11 @@ class ChangedColumns:
     is_listed: bool
     left: tuple[str, ...]
     added: tuple[str, ...]
+
+    @property
+    def change(self) -> ColumnsChange:
+        """The change, as the agent makes it."""
+        return ColumnsChange(self.row.nickname, self.names, self.is_listed)
 
     @property
     def detail(self) -> str:

@@ -7,8 +7,10 @@ from mergerepl.delta.properties import describe, missing_properties
 from mergerepl.filters.publication_filters import NO_FILTERS
 from mergerepl.model.publication import Article, SyncType, Tracking
 from mergerepl.publish import carry_out
+from mergerepl.publish.agent import TrackingChange
 from mergerepl.publish.carry_out import MergeStep
 from mergerepl.publish.filters import (
+    FilterChange,
     Values,
     added_columns,
     changed_filters,
@@ -21,6 +23,7 @@ from mergerepl.publish.rows import (
     PUBLISHER_NICKNAME,
     article_settings,
     definition,
+    filter_columns,
     find_changes,
     publication_settings,
     subscription_settings,
@@ -135,7 +138,8 @@ def _filters(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
             for row in stored.articles
             if row.name in given and (names := _late_columns(row, added_columns(before, filters, row.name)))
         }
-        run = partial(carry_out.change_followed_filters, filters, changed)
+        change = FilterChange(filters, changed, filter_columns(filters))
+        run = partial(carry_out.change_definition, change, is_subscribed=True)
         check = partial(carry_out.check_late_columns, stored, late)
         yield Step("change", stored.name, detail, run, check)
 
@@ -199,8 +203,8 @@ def _trackings(stored: Stored, articles: Mapping[str, Article]) -> Iterator[Merg
             is_subscribed = stored.is_subscribed
             detail = f"tracking {stored.tracking(row).value} → {wanted.value}"
             detail += "; each subscriber has it from its next session on" if is_subscribed else ""
-            by_column = wanted is Tracking.COLUMN
-            run = partial(carry_out.change_tracking, row, by_column=by_column, is_subscribed=is_subscribed)
+            change = TrackingChange(row.nickname, by_column=wanted is Tracking.COLUMN)
+            run = partial(carry_out.change_definition, change, is_subscribed=is_subscribed)
             yield Step("change", row.name, detail, run)
 
 
@@ -215,19 +219,9 @@ def _columns(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
         is_subscribed = stored.is_subscribed
         detail = f"columns: {each.detail}"
         detail += "; each subscriber follows with its next session" if is_subscribed else ""
-        yield Step(
-            "change",
-            each.row.name,
-            detail,
-            partial(
-                carry_out.change_columns,
-                each.row,
-                each.names,
-                is_listed=each.is_listed,
-                is_subscribed=is_subscribed,
-            ),
-            partial(carry_out.check_columns, each.row, each.names) if each.added else None,
-        )
+        run = partial(carry_out.change_definition, each.change, is_subscribed=is_subscribed)
+        check = partial(carry_out.check_columns, each.row, each.names) if each.added else None
+        yield Step("change", each.row.name, detail, run, check)
 
 
 def _reinitialises(stated: Stated, stored: Stored) -> Iterator[MergeStep]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from mergerepl.model.results import PlannedSubscription
-from mergerepl.publish.carry_out import Agent
+from mergerepl.publish.agent import Agent
 from mergerepl.publish.stated import Stated, ended_upload_only, is_removed
 from mergerepl.publish.stored import Stored, SubscriberState, describe_unsent
 
@@ -39,9 +39,7 @@ def planned_subscriptions(stated: Stated, stored: Stored, agent: Agent) -> Itera
 def _stops_at(each: SubscriberState, stated: Stated, stored: Stored, agent: Agent) -> str | None:
     """Return why a subscriber's tables cannot get the columns that articles publish from now on; None if they can."""
     ends = stored.publisher.root, each.replica.root
-    found = (
-        agent.stops_at(*ends, of.row.nickname, of.names, is_listed=of.is_listed) for of in stated.columns
-    )
+    found = (agent.stops_at(*ends, of.change) for of in stated.columns)
     return next(filter(None, found), None)
 
 

@@ -22,7 +22,7 @@ from mergerepl.model.publication import (
     Tracking,
 )
 from mergerepl.model.resolvers import ResolverInfo
-from mergerepl.publish.carry_out import Agent
+from mergerepl.publish.agent import Agent
 from mergerepl.publish.outcomes import planned_subscriptions
 from mergerepl.publish.stated import prepare
 from mergerepl.store.location import Location

@@ -15,8 +15,9 @@ from mergerepl.errors import ConfigurationError, MergeReplError, PublicationErro
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType, Tracking
 from mergerepl.publish import rows
+from mergerepl.publish.agent import Agent
 from mergerepl.publish.apply import check_places
-from mergerepl.publish.carry_out import Agent, ApplyRun
+from mergerepl.publish.carry_out import ApplyRun
 from mergerepl.publish.check_article import check_article, read_article_table
 from mergerepl.publish.check_rows import check_rows, check_texts
 from mergerepl.publish.check_subscriber import check_target

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from enumeration.horizon import clock_of
 from mergerepl.merge.capture.record import Recorder, RowCounts
 from mergerepl.merge.capture.windows import article_window
-from mergerepl.merge.schema.columns import change_columns
-from mergerepl.merge.schema.follow import change_tracking, follow_columns
+from mergerepl.merge.schema.follow import follow_columns
 from mergerepl.merge.session.own_side import held_with_publishers
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCapture, CaptureResult
@@ -27,8 +26,6 @@ from triggers.window import CaptureWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from mergerepl.publish.filters import FilterChange
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +43,7 @@ def capture_replica(root: Location, *, progress: Progress) -> CaptureResult:
     refuse_copies(replica)
     with held_with_publishers(replica, "mergerepl capture") as publishers:
         sweep_root(replica.root)
-        return _capture(replica, publishers, _embedded_spark, progress)
+        return _capture(replica, publishers, embedded_spark, progress)
 
 
 def capture_held(
@@ -64,71 +61,11 @@ def capture_held(
 
     Raises: CaptureError, SchemaMismatchError (nothing was captured).
     """
-    return _capture(replica, [], spark_of or _embedded_spark, progress, only=pubid, in_process=in_process)
+    return _capture(replica, [], spark_of or embedded_spark, progress, only=pubid, in_process=in_process)
 
 
-def change_tracking_held(
-    replica: Replica,
-    tablenick: int,
-    *,
-    by_column: bool,
-    is_subscribed: bool,
-    in_process: bool,
-    progress: Progress,
-) -> None:
-    """Give an article of a publisher whose lease the caller holds another tracking, after a capture under the old one.
-
-    Raises: as `capture_held`; nothing was changed.
-    """
-    recorder = _recorder_of(replica, tablenick, is_subscribed, in_process, progress)
-    change_tracking(recorder, tablenick, by_column=by_column, is_captured=is_subscribed)
-
-
-def change_columns_held(
-    replica: Replica,
-    tablenick: int,
-    names: tuple[str, ...],
-    *,
-    is_listed: bool,
-    is_subscribed: bool,
-    in_process: bool,
-    progress: Progress,
-) -> None:
-    """Publish these columns of an article of a publisher whose lease the caller holds, after a capture of the former ones.
-
-    Raises: as `capture_held`; nothing was changed.
-    """
-    recorder = _recorder_of(replica, tablenick, is_subscribed, in_process, progress)
-    change_columns(recorder, tablenick, names, is_listed=is_listed, is_captured=is_subscribed)
-
-
-def _recorder_of(
-    replica: Replica, tablenick: int, is_subscribed: bool, in_process: bool, progress: Progress
-) -> Recorder:
-    """Return what changes an article's definition, after a capture if there are subscribers."""
-    if is_subscribed:
-        pubid = replica.article(tablenick).pubid
-        capture_held(replica, pubid, progress=progress, in_process=in_process)
-        replica = replica.reread()
-    source = recording_jvm(_embedded_spark, (replica,))
-    return Recorder(replica, own_priorities(replica), source, progress, in_process)
-
-
-def change_filters_held(
-    replica: Replica, pubid: str, change: "FilterChange", *, in_process: bool, progress: Progress
-) -> None:
-    """Change the row filters of a publication whose publisher the caller holds, after a capture under the old ones.
-
-    Raises: as `capture_held`; nothing was changed.
-    """
-    from mergerepl.merge.session.change_filters import change_filters
-
-    capture_held(replica, pubid, progress=progress, in_process=in_process)
-    source = recording_jvm(_embedded_spark, (replica,))
-    change_filters(replica.reread(), pubid, change, spark_of=source, in_process=in_process, progress=progress)
-
-
-def _embedded_spark() -> "SparkSession":
+def embedded_spark() -> "SparkSession":
+    """Return Spark's session, started when it is first asked for."""
     from mergerepl.spark import session as engine
 
     return engine.session()
