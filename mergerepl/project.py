@@ -34,8 +34,10 @@ from mergerepl.model.tasks import (
     ValidationResult,
 )
 from mergerepl.places import SUBSCRIBER, NamedRoot, choose_root, find_places
+from mergerepl.products import upkeep
 from mergerepl.products.stated_roots import alerts_of, roots_known_at, roots_stated_by, type_of
-from mergerepl.sessions import Direction, Engine, Item, Level, SessionLevel, synchronize
+from mergerepl.sessions import Direction, Engine, Level, SessionLevel, synchronize
+from mergerepl.sessions.targets import Item
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -463,7 +465,7 @@ class Project(Caller):
         if bool(replicas) == all:
             raise ConfigurationError("Name the replicas to fill again, or choose all of them.")
         tables = (table,) if isinstance(table, str) else tuple(table)
-        return products.reinit(
+        return upkeep.reinit(
             self.items,
             self._chosen(replicas),
             upload_first=upload_first,
@@ -509,7 +511,7 @@ class Project(Caller):
         """
         from mergerepl.filters.chosen_rows import ChosenRows
 
-        return products.repair(
+        return upkeep.repair(
             self.items,
             self._chosen(replicas),
             publication=publication,
@@ -534,7 +536,7 @@ class Project(Caller):
         Raises: ConfigurationError if a kind is unknown, or no type here has one; LeaseError, StoreError.
         """
         own = [Location.of(root) for root in self.own_roots()]
-        return products.cleanup(own, only=only, older_than=older_than, dry_run=dry_run)
+        return upkeep.cleanup(own, only=only, older_than=older_than, dry_run=dry_run)
 
     def doctor(self, *replicas: str, start_engine: bool = False, fix: bool = False) -> Listing[Check]:
         """Check Java, JARs, versions, and storage, locks and files of the replicas, without names of all.

@@ -18,7 +18,8 @@ from mergerepl.model.results import TouchResult, TuneResult
 from mergerepl.model.schema_changes import AlterResult, SchemaChange, SkippedChange
 from mergerepl.model.tasks import MERGE, TRANSACTIONAL, Captured, Pending, Run, Status
 from mergerepl.places import types_at
-from mergerepl.sessions import root_of
+from mergerepl.products import upkeep
+from mergerepl.sessions.targets import root_of
 from mergerepl.store.lease import lease, replica_root
 from mergerepl.store.location import Location
 
@@ -111,7 +112,7 @@ class Replica(Caller):
         Raises: ConfigurationError if no table here can be paused; CdcError, TransactionalError if it would be paused
             again (nothing was changed); LeaseError (run again).
         """
-        return products.resume(self.root, table, compare=compare, restart=restart)
+        return upkeep.resume(self.root, table, compare=compare, restart=restart)
 
     def vacuum(self, *tables: str) -> Listing[Vacuumed]:
         """Remove old files of tables that no reader of changes needs, by Delta's VACUUM; without names of all.
@@ -125,7 +126,7 @@ class Replica(Caller):
             SchemaMismatchError if changes cannot be captured (nothing is removed); ConflictError if a session is
             interrupted; CdcError if a table is gone; LeaseError (run again).
         """
-        return products.vacuum(self.root, tables)
+        return upkeep.vacuum(self.root, tables)
 
     def row(self, table: str, *, key: Mapping[str, str], publication: str | None = None) -> RowInfo:
         """Return lineage and colv1 of one row at every replica of the publication, as sp_showrowreplicainfo does.

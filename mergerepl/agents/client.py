@@ -14,7 +14,7 @@ from mergerepl.agents.agent_socket import Messages, connect, identity, is_there
 from mergerepl.errors import AgentLostError, MergeReplError
 from mergerepl.model.progress import Progress
 from mergerepl.places import SUBSCRIBER, has_variables, roots_of_file
-from mergerepl.sessions import merge_targets, root_of
+from mergerepl.sessions.targets import merge_targets, root_of
 from mergerepl.store.location import Location
 from mergerepl.store.storage import has_system_tables
 

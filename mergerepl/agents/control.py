@@ -17,7 +17,7 @@ from mergerepl.cdc.tables import CdcTables, is_shared, tables_at
 from mergerepl.errors import ConfigurationError, LeaseError, StoreError
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.cdc import AgentStatus, Job
-from mergerepl.sessions import Target, merge_targets
+from mergerepl.sessions.targets import Target, merge_targets
 from mergerepl.settings import Settings
 from mergerepl.store.lease import AGENT_LOCK, holder
 from mergerepl.store.location import Location

@@ -28,7 +28,8 @@ from mergerepl.model.tasks import (
     Status,
     Vacuumed,
 )
-from mergerepl.sessions import Target, merge_targets, session_request
+from mergerepl.sessions import session_request
+from mergerepl.sessions.targets import Target, merge_targets
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
 
@@ -173,7 +174,7 @@ def cleanup(
 def vacuum(root: Location, tables: Sequence[str]) -> list[Vacuumed]:
     """Capture, then remove old files of the tables that no reader of changes needs."""
     from mergerepl.merge.session.vacuum import vacuum_replica
-    from mergerepl.products import read_through
+    from mergerepl.products.upkeep import read_through
 
     return vacuum_replica(root, tables, others=read_through(root))
 

@@ -17,7 +17,8 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
 from mergerepl.publish.agent import Agent, ColumnsChange, DefinitionChange
 from mergerepl.replica.replica import Replica
-from mergerepl.sessions import Target, session_request
+from mergerepl.sessions import session_request
+from mergerepl.sessions.targets import Target
 from mergerepl.store.location import Location
 from mergerepl.tracking.sweep import sweep_root
 

@@ -13,7 +13,7 @@ from mergerepl.model.tasks import CDC, MERGE, TRACKING, TRANSACTIONAL
 from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.places import DATABASE, PUBLISHER, SUBSCRIBER, NamedRoot, named_root, types_at
 from mergerepl.roots import parse
-from mergerepl.sessions import distributions, merge_targets
+from mergerepl.sessions.targets import distributions, merge_targets
 from mergerepl.store.location import Location
 
 

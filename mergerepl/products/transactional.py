@@ -31,7 +31,7 @@ from mergerepl.model.tasks import (
 )
 from mergerepl.model.transactional import Publication
 from mergerepl.places import PUBLISHER, SUBSCRIBER
-from mergerepl.sessions import Distribution, distributions
+from mergerepl.sessions.targets import Distribution, distributions
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
 from mergerepl.transactional import Distributor

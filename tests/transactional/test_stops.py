@@ -118,8 +118,8 @@ def test_two_syncs_at_once_end_with_one_that_works(
     from mergerepl.logreader.log_reader import LogReader
     from mergerepl.store.lease import lease
 
-    monkeypatch.setattr("mergerepl.sessions.SILENT_WAIT_S", 0.1)
-    monkeypatch.setattr("mergerepl.sessions.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("mergerepl.sessions.distributed.SILENT_WAIT_S", 0.1)
+    monkeypatch.setattr("mergerepl.sessions.distributed.LOCK_WAIT_S", 0.1)
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1)})
     file = publication_file(replica_dir)

@@ -13,7 +13,7 @@ from mergerepl import Project
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflict_filter import ConflictFilter, ConflictStatus
 from mergerepl.replica.replica import Replica
-from mergerepl.sessions import merge_targets
+from mergerepl.sessions.targets import merge_targets
 from mergerepl.systables import catalog, conflict_resolutions, conflicts_info, sessions
 from mergerepl.systables.sessions import SessionRow
 from tests.calls import conflicts_of, merge_history

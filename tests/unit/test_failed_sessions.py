@@ -14,7 +14,8 @@ from mergerepl import errors
 from mergerepl.cli.main import main
 from mergerepl.errors import ConflictError, EngineLostError, LeaseError, MergeReplError, OutOfReachError
 from mergerepl.model.results import SessionResult
-from mergerepl.sessions import Target, run_again
+from mergerepl.sessions import run_again
+from mergerepl.sessions.targets import Target
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from tests.calls import merge_history, merge_status

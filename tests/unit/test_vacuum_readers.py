@@ -12,7 +12,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.table import open_table
 from mergerepl.errors import ConfigurationError
 from mergerepl.logreader.positions import control_of
-from mergerepl.products import read_through
+from mergerepl.products.upkeep import read_through
 from mergerepl.replica.control import ControlPlane
 from mergerepl.roots import CDC_FOLDER
 from mergerepl.store.location import Location

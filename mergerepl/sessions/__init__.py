@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from mergerepl import roots
 from mergerepl.calls import require_choice
-from mergerepl.errors import TRIES, ConfigurationError, LeaseError, MergeReplError, class_of_details
-from mergerepl.model.conflict_filter import ConflictFilter
-from mergerepl.model.folders import Document
+from mergerepl.errors import TRIES, ConfigurationError, MergeReplError, class_of_details
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.publication import Publication
-from mergerepl.model.results import PhaseCounts, SessionResult, SyncResult
+from mergerepl.model.results import SessionResult, SyncResult
 from mergerepl.model.tasks import MERGE, TRANSACTIONAL, TYPES
-from mergerepl.model.transactional import Publication as TransactionalPublication
-from mergerepl.places import types_at
+from mergerepl.sessions.distributed import distributed, failed_session
+from mergerepl.sessions.targets import Item, Target, distributions, merge_targets
 from mergerepl.store.lease import WAIT_S
-from mergerepl.store.location import Location
-from mergerepl.store.rehearsal import rehearsed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mergerepl.merge.session.merge_session import SessionRequest
-    from mergerepl.systables.transactional import SubscriptionRow
-    from mergerepl.transactional.catalog import DistributionStore
 
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
@@ -44,117 +34,7 @@ log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 300.0
 
-SILENT_WAIT_S, LOCK_WAIT_S = 2.0, 60.0
-"""Seconds that a transactional `sync` waits for another one: before it reports the wait, and after that."""
-
 NO_SUBSCRIPTION = "There is no subscription. Add `subscriptions:` to the file and run `mergerepl apply`."
-
-
-@dataclass(frozen=True)
-class Target:
-    """One merge subscription: both replica roots and the publication."""
-
-    publisher: Location
-    subscriber: Location
-    publication: str
-    engine: str = "auto"
-
-
-Item = Document | Location
-"""A document, or the root of a replica."""
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """The transactional subscriptions of a publisher; None: of all its publications, to all subscribers."""
-
-    publisher: Location
-    publication: str | None = None
-    subscriber: str | None = None
-
-
-def root_of(replica: str | os.PathLike[str]) -> Location:
-    """Return the folder of a replica. Messages about an invalid text mask its credentials."""
-    return Location.of(roots.existing(str(replica), may_be_stored=True))
-
-
-def merge_targets(items: Sequence[Item | Target], chosen: Collection[str] | None = None) -> list[Target]:
-    """Return the merge subscriptions of items, each once; `chosen`: only those with one of these roots.
-
-    Raises: ConfigurationError if a root is not a replica.
-    """
-    found = {
-        (each.publisher, each.subscriber, each.publication): each for item in items for each in _merge(item)
-    }
-    return [
-        each
-        for each in found.values()
-        # The recorded folder may have become a link to the new place; a chosen one has no links.
-        if chosen is None or {str(each.publisher), roots.resolved(each.subscriber)} & set(chosen)
-    ]
-
-
-def _merge(item: Item | Target) -> list[Target]:
-    if isinstance(item, Target):
-        return [item]
-    if isinstance(item, Publication):
-        publisher = Location.of(roots.parse(item.publisher, may_be_stored=True))
-        return [
-            Target(
-                publisher,
-                Location.of(roots.parse(each.subscriber, may_be_stored=True)),
-                item.name,
-                item.engine,
-            )
-            for each in item.subscriptions
-        ]
-    if not isinstance(item, Location) or (MERGE not in types_at(item) and types_at(item)):
-        return []
-    from mergerepl.monitoring.quiet import noted_subscriptions
-
-    noted = noted_subscriptions(item)
-    if noted is None:
-        from mergerepl.replica.subscription import subscriptions_of_root
-
-        noted = subscriptions_of_root(item)
-    return [Target(*each) for each in noted]
-
-
-def distributions(
-    items: Sequence[Item | Target], chosen: Collection[str] | None = None
-) -> list[Distribution]:
-    """Return the transactional subscriptions of items; `chosen`: only those with one of these roots."""
-    found = [each for item in items for each in _distributions(item)]
-    if chosen is None:
-        return found
-    narrowed = []
-    for each in found:
-        if str(each.publisher) in chosen:
-            narrowed.append(each)
-            continue
-        subscribers = {row for row in _subscribers(each) if row in chosen}
-        narrowed += [replace(each, subscriber=subscriber) for subscriber in sorted(subscribers)]
-    return narrowed
-
-
-def _distributions(item: Item | Target) -> list[Distribution]:
-    if isinstance(item, TransactionalPublication):
-        return [Distribution(Location.of(roots.parse(item.publisher)), item.name)]
-    if not isinstance(item, Location) or TRANSACTIONAL not in types_at(item):
-        return []
-    from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
-
-    if DistributionStore(item).is_there:
-        return [Distribution(item)]
-    received = SubscriberStore(item).positions()
-    return [Distribution(Location.of(row.publisher), row.publication, str(item)) for row in received]
-
-
-def _subscribers(of: Distribution) -> list[str]:
-    from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
-
-    found = subscriptions_of(DistributionStore(of.publisher), publication=of.publication)
-    return [row.subscriber for _, row in found if of.subscriber in (None, row.subscriber)]
 
 
 def require_options(
@@ -260,7 +140,7 @@ def synchronize(
     options = {"streams": streams, "skip_errors": list(skip_errors) or None}
     for each in one_way:
         is_only = len(one_way) == 1 and not targets
-        sessions += _distributed(each, options, shown, is_only=is_only, dry_run=dry_run)
+        sessions += distributed(each, options, shown, is_only=is_only, dry_run=dry_run)
     if not sessions:
         raise ConfigurationError(NO_SUBSCRIPTION)
     return SyncResult(sessions[0].publication, tuple(sessions))
@@ -311,7 +191,7 @@ def _reported(
             raise
         if done is not None:
             return replace(done, error=error.details())
-        return _failed(item.publication, str(item.subscriber), started, error)
+        return failed_session(item.publication, str(item.subscriber), started, error)
 
 
 def run_again(
@@ -348,12 +228,6 @@ def run_again(
 def _is_tried_again(details: Mapping[str, Any], attempt: int, retries: int) -> bool:
     tries = TRIES[class_of_details(details)]
     return attempt < retries and (tries is None or attempt + 1 < tries)
-
-
-def _failed(publication: str, subscriber: str, started: float, error: MergeReplError) -> SessionResult:
-    """Return the result of a session that an error ended; `started` is the monotonic clock's time."""
-    took = round(time.monotonic() - started, 3)
-    return SessionResult(publication, subscriber, "failed", duration_s=took, error=error.details())
 
 
 def _session(
@@ -442,121 +316,3 @@ def session_request(
         upload=direction != "download",
         download=direction != "upload",
     )
-
-
-def _distributed(
-    item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool, dry_run: bool
-) -> Iterator[SessionResult]:
-    """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads.
-
-    A dry run does so until the first write, which refuses what the run would refuse, and counts what waits. If `is_only`,
-    an error that concerns all of them is raised; else it is a session that failed, and others go on.
-    """
-    started = time.monotonic()
-    try:
-        yield from _deliveries(item, options, progress, is_only=is_only, dry_run=dry_run)
-    except MergeReplError as error:
-        if is_only:
-            raise
-        name, end = item.publication or item.publisher.name, item.subscriber or str(item.publisher)
-        yield _failed(name, end, started, error)
-
-
-def _deliveries(
-    item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool, dry_run: bool
-) -> Iterator[SessionResult]:
-    from mergerepl.transactional import agents
-    from mergerepl.transactional.catalog import distributor_at, required, subscriptions_of
-    from mergerepl.transactional.distributor import Distributor
-
-    root = item.publisher
-    uploads: dict[str, PhaseCounts] = {}
-    stopped: dict[str, MergeReplError] = {}
-    if not dry_run:
-        store = required(root)
-        for name, row in subscriptions_of(store, subscriber=item.subscriber, publication=item.publication):
-            # Before the log is read: what the publisher takes is in the same sync.
-            try:
-                queue = partial(agents.read_queue, store, name, row, agents.spark_of(None))
-                sent = _saying_who_works(lambda wait_s, run=queue: run(lock_wait_s=wait_s), progress)  # type: ignore[misc]
-            except MergeReplError as error:
-                stopped[row.subscription_guid] = error
-                continue
-            uploads[row.subscription_guid] = PhaseCounts(
-                sent.inserts, sent.updates, sent.deletes, sent.conflicts
-            )
-    _saying_who_works(
-        lambda wait_s: rehearsed(dry_run, Distributor(root, lock_wait_s=wait_s).capture), progress
-    )
-    distributor = distributor_at(root)
-    found = subscriptions_of(distributor, subscriber=item.subscriber, publication=item.publication)
-    for name, row in found:
-        started = time.monotonic()
-        upload = uploads.get(row.subscription_guid, PhaseCounts())
-        try:
-            if row.subscription_guid in stopped:
-                raise stopped[row.subscription_guid]
-            agent = partial(agents.run_agent, distributor, name, row, agents.spark_of(None), **options)
-            done = _saying_who_works(
-                lambda wait_s, run=agent: rehearsed(dry_run, partial(run, lock_wait_s=wait_s)),  # type: ignore[misc]
-                progress,
-            )
-        except MergeReplError as error:
-            if is_only and len(found) == 1:
-                raise
-            yield _failed(name, row.subscriber, started, error)
-            continue
-        if dry_run:
-            yield _planned(distributor, name, row, started)
-            continue
-        yield SessionResult(
-            name,
-            row.subscriber,
-            "succeeded" if done.transactions or upload != PhaseCounts() else "nothing_to_do",
-            upload=upload,
-            download=PhaseCounts(done.inserts, done.updates, done.deletes),
-            duration_s=round(time.monotonic() - started, 3),
-        )
-        if done.transactions:
-            from mergerepl.transactional import cleaning
-
-            if cleaning.clean_up_once_a_day(root):
-                from mergerepl.conflicts.lost_edits import purge_lost_edits
-
-                purge_lost_edits(root, ConflictFilter())
-    agents.require_read(distributor, item.publication)
-
-
-def _planned(
-    distributor: DistributionStore, publication: str, row: SubscriptionRow, started: float
-) -> SessionResult:
-    """Return the commands that a distribution would deliver, and the commits that it would read first."""
-    from mergerepl.transactional import monitoring
-
-    mine = (publication, row.subscriber)
-    waiting = (
-        each for each in monitoring.pending(distributor.root) if (each.publication, each.subscriber) == mine
-    )
-    unread = sum(each.uncaptured_commits for each in waiting)
-    articles = monitoring.waiting_commands(distributor, row)
-    counts = sum((each.download for each in articles), PhaseCounts())
-    return SessionResult(
-        publication,
-        row.subscriber,
-        "planned" if counts.total or unread else "nothing_to_do",
-        download=counts,
-        articles=tuple(articles),
-        duration_s=round(time.monotonic() - started, 3),
-        uncaptured_commits=unread,
-    )
-
-
-def _saying_who_works(work: Callable[[float], T], progress: Progress) -> T:
-    """Run work that waits for a lock, by default for a minute. After two seconds, report the holder."""
-    if wait_s := WAIT_S.get():
-        return work(wait_s)
-    try:
-        return work(SILENT_WAIT_S)
-    except LeaseError as error:
-        progress.step(f"wait for a minute: {error.message}")
-        return work(LOCK_WAIT_S)
