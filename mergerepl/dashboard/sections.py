@@ -155,15 +155,18 @@ def _join_graphs(view: View) -> Iterable[str]:
             yield f"<h3>{escape(label)}</h3>{scrolled(drawn(nodes, edges, label=label), label, kind='scroll graphs')}"
 
 
-def subscriptions(view: View) -> str:
-    """Return the progress of each subscription."""
-    rows = []
+def _worst_first(view: View) -> list[Relation]:
     order = (CRITICAL, UNKNOWN, WARNING, OK)
-    relations = sorted(
+    return sorted(
         (each for _, each in view.found.relations),
         key=lambda each: (order.index(state_of(each).level), -(each.retention_used or 0)),
     )
-    for each in relations:
+
+
+def subscriptions(view: View) -> str:
+    """Return the progress of each subscription."""
+    rows = []
+    for each in _worst_first(view):
         state = state_of(each)
         used = f"{each.subscriber}: part of the retention that the oldest change has waited"
         rows.append(
@@ -220,12 +223,14 @@ def conflicts_of(run: Run) -> float:
 
 
 def sessions(view: View) -> str:
-    """Return small charts of the sessions of seven days, a row for each subscription."""
-    groups: dict[tuple[str, str], list[Run]] = {}
+    """Return small charts of the sessions of seven days, a row for each subscription, in the order of the subscriptions."""
+    groups: dict[tuple[str, str], list[Run]] = {
+        (each.subscriber, each.publication): [] for each in _worst_first(view)
+    }
     for run in view.found.runs:
         if run.kind in ("session", "batch", "scan"):
             groups.setdefault((run.subscriber or run.replica, run.publication or run.type), []).append(run)
-    rows = [_session_charts(view, *of, runs) for of, runs in groups.items()]
+    rows = [_session_charts(view, *of, runs) for of, runs in groups.items() if runs]
     headings = ("subscription", "duration", "changes", "conflicts")
     return section(
         "sessions",

@@ -11,6 +11,7 @@ from mergerepl.model.delivery import DeliveryState
 from mergerepl.model.relation import Relation
 from mergerepl.model.replica_status import SubscriptionStatus
 from mergerepl.model.tasks import CRITICAL, UNKNOWN, WARNING, StatusWarning
+from mergerepl.model.words import counted
 
 OK = "ok"
 _GRAVITY = (OK, WARNING, UNKNOWN, CRITICAL)
@@ -78,7 +79,11 @@ def state_of_source(source: SourceStatus) -> State:
 def state_of_problems(problems: tuple[StatusWarning, ...]) -> State:
     """Return the state of a whole place."""
     counts = {level: sum(each.level == level for each in problems) for level in (CRITICAL, UNKNOWN, WARNING)}
-    said = [f"{count:,} {level}" for level, count in counts.items() if count]
+    said = [
+        counted(count, level) if level == WARNING else f"{count:,} {level}"
+        for level, count in counts.items()
+        if count
+    ]
     if not said:
         return State(OK, "All is well")
     return State(next(level for level, count in counts.items() if count), ", ".join(said))

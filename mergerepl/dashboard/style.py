@@ -102,7 +102,7 @@ th { text-align: left; font-size: .78rem; font-weight: 600; color: var(--faint);
   border-bottom: 1px solid var(--line); white-space: nowrap; }
 td { padding: .45rem .75rem .45rem 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
 tr:last-child td { border-bottom: 0; }
-.n { text-align: right; }
+.n { text-align: right; white-space: nowrap; }
 td strong { font-weight: 600; }
 .problems strong { overflow-wrap: anywhere; }
 td > div { min-width: 0; }
@@ -133,7 +133,10 @@ footer { padding-bottom: 2.5rem; font-size: .85rem; }
 }
 @media print {
   :root { --ground: #fff; --shadow: none; }
-  body { font-size: 11px; background: #fff; }
+  html { font-size: 11px; }
+  body { font-size: 1rem; background: #fff; }
+  header time::after { content: " (" attr(title) ")"; }
+  .scroll { overflow: visible; }
   nav, .copy, .skip { display: none; }
   section { border: 1px solid #ccc; break-inside: avoid-page; }
   tr, li { break-inside: avoid; }
@@ -177,6 +180,9 @@ for (const button of document.querySelectorAll(".copy")) {
     }
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   });
+}
+for (const each of document.querySelectorAll(".graphs")) {
+  each.scrollLeft = (each.scrollWidth - each.clientWidth) / 2;
 }
 refresh();
 setInterval(refresh, 30000);

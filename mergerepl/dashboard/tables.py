@@ -43,20 +43,21 @@ def conflicts(view: View) -> str:
         if not by_article:
             continue
         most = max(by_article.values())
-        rows = [
-            (_link(view, one.replica, article, ""), FAINT, count_bar(count, most))
-            for article, count in by_article.most_common()
-        ]
-        rows += [
-            (escape(article), _link(view, one.replica, article, column), count_bar(count, most))
-            for (article, column), count in by_column.most_common(20)
-        ]
+        rows = []
+        for article, count in by_article.most_common():
+            named = f"<strong>{_link(view, one.replica, article, '')}</strong>"
+            rows.append((named, "all", count_bar(count, most)))
+            rows += [
+                (escape(article), _link(view, one.replica, article, column), count_bar(count, most))
+                for (of, column), count in by_column.most_common(20)
+                if of == article
+            ]
         caption = f"Conflicts logged at {view.name(one.replica)}"
         parts.append(
             table(caption, ("article", "column", "conflicts"), rows)
             + command(f"mergerepl conflicts report -f {shlex.quote(one.replica)} -o conflicts.html")
         )
-    note = "By article, then by the columns that clashed. The report shows the rows."
+    note = "By article and by the columns that clashed. The report shows the rows."
     return section("conflicts", "Conflicts", *parts, note=note)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT, _ROW, _COLUMN, _MARGIN = 204, 46, 58, 340, 14
 _ONE_SIDE = 6
 """Up to this number the leaves of a node stand on one side of it, more on both."""
-_LONGEST, _LONGEST_NOTE = 22, 30
+_LONGEST, _LONGEST_NOTE = 20, 30
 
 
 @dataclass(frozen=True)
@@ -84,38 +84,27 @@ def _places(graph: nx.DiGraph[str]) -> dict[str, tuple[int, int]]:
     top = _MARGIN
     components = sorted(nx.weakly_connected_components(graph), key=lambda each: (-len(each), min(each)))
     for members in components:
-        # In the order of the names: a set of texts has another order in each process.
-        part: nx.DiGraph[str] = nx.DiGraph()
-        part.add_nodes_from(sorted(members))
-        part.add_edges_from(sorted(graph.edges(members)))
-        layers = _layers(part)
+        layers = _layers(graph.subgraph(members))
         height = max(len(each) for each in layers.values())
-        for node, layer in ((node, layer) for layer, nodes in layers.items() for node in nodes):
-            part.nodes[node]["layer"] = layer
-        # It centres the layers on each other.
-        laid_out = nx.multipartite_layout(part, subset_key="layer")
-        ranks = {
-            node: (rank, len(nodes))
-            for nodes in layers.values()
-            for rank, node in enumerate(sorted(nodes, key=lambda each: (laid_out[each][1], each)))
-        }
         leftmost = min(layers)
-        for node in part:
-            rank, size = ranks[node]
-            y = top + rank * _ROW + (height - size) * _ROW // 2
-            found[node] = (_MARGIN + (part.nodes[node]["layer"] - leftmost) * _COLUMN, y)
+        for layer, nodes in layers.items():
+            for rank, node in enumerate(nodes):
+                y = top + rank * _ROW + (height - len(nodes)) * _ROW // 2
+                found[node] = (_MARGIN + (layer - leftmost) * _COLUMN, y)
         top += height * _ROW + _MARGIN
     return found
 
 
 def _layers(graph: nx.DiGraph[str]) -> dict[int, list[str]]:
-    """Return the nodes by column; the many leaves of a single source stand on both sides of it."""
+    """Return the nodes by column, in the order of their names; many leaves of one source stand on both sides of it."""
     import networkx as nx
 
     sources = [node for node in graph if graph.in_degree(node) == 0] or [
         max(graph, key=lambda node: (graph.out_degree(node), node))
     ]
     layers = dict(enumerate(map(sorted, nx.bfs_layers(graph, sources))))
+    # Replicas that publish to each other are below no source.
+    layers[0] = sorted({*layers[0], *set(graph).difference(*layers.values())})
     if len(layers) == 2 and len(sources) == 1 and len(layers[1]) > _ONE_SIDE:
         half = (len(layers[1]) + 1) // 2
         layers = {-1: layers[1][half:], 0: layers[0], 1: layers[1][:half]}
@@ -142,8 +131,10 @@ def _box(at: tuple[int, int], node: Node) -> str:
     return (
         f'<g class="node {node.state.level}"><title>{escape(node.title or node.name)}</title>'
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="9"/>{mark}'
-        f'<text class="name" x="{x + 27}" y="{y + 19}">{escape(_short(node.name))}</text>'
-        f'<text class="note" x="{x + 27}" y="{y + 36}">{escape(_short(node.note, _LONGEST_NOTE))}</text></g>'
+        # Letters may be wide: this cuts a text where the box ends.
+        f'<svg x="{x}" y="{y}" width="{_WIDTH - 4}" height="{_HEIGHT}">'
+        f'<text class="name" x="27" y="19">{escape(_short(node.name))}</text>'
+        f'<text class="note" x="27" y="36">{escape(_short(node.note, _LONGEST_NOTE))}</text></svg></g>'
     )
 
 

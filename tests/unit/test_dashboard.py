@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from mergerepl.cli.main import main
 from mergerepl.dashboard.page import dashboard_page
-from mergerepl.dashboard.states import state_of
+from mergerepl.dashboard.states import State, state_of
+from mergerepl.dashboard.topology import Edge, Node, drawn
 from mergerepl.model.listing import Listing
 from mergerepl.model.snapshot import Snapshot
 from mergerepl.model.tasks import StatusWarning
@@ -121,9 +122,16 @@ def test_a_page_that_nobody_writes_any_more_turns_grey(browser: Browser) -> None
 def test_the_worst_comes_first_with_the_command_that_mends_it() -> None:
     shown = page(picture(NOW)).split('id="problems"')[1].split("</section>")[0]
     assert shown.index("critical") < shown.index("warning")
+    assert ">1 critical, 2 warnings<" in page(picture(NOW))
     assert f'data-copy="mergerepl sync {CITIES[1]}"' in shown
     alone = replace(picture(NOW), statuses=Listing())
     assert "All is well" in page(alone).split('id="problems"')[1].split("</section>")[0]
+
+
+def test_replicas_that_publish_to_each_other_are_drawn() -> None:
+    nodes = [Node(name, name, "", State("ok", "in step")) for name in "abcs"]
+    edges = [Edge(start, end, State("ok", "")) for start, end in ("ab", "ba", "bc", "sc")]
+    assert drawn(nodes, edges, label="").count("<rect") == 4
 
 
 def test_what_is_unknown_is_a_dash() -> None:
