@@ -13,7 +13,7 @@ from mergerepl.delta.opened import open_or_reuse
 from mergerepl.delta.own_commits import commit_files, is_committed_here, last_overwrite, put_rows
 from mergerepl.delta.own_log import own_copy
 from mergerepl.delta.sql_text import quoted
-from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
+from mergerepl.delta.table import TableState, open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.transactions import Transaction, commit_properties
 from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
+_READ = frozenset({"timestampNtz"})
+"""The reader features of users' tables whose rows delta-rs reads as they are."""
+
 
 def read_rows(
     path: Location,
@@ -45,6 +48,13 @@ def read_rows(
     """
     stored = version_and_rows(path, names, where=where, order_limit=order_limit, required=required)[1]
     return python_rows(stored, names)
+
+
+def has_values(table: TableState, name: str) -> bool | None:
+    """Return whether a column of a table has a value now; None if delta-rs cannot read the table."""
+    if not table.reader_features <= _READ or table.has_column_mapping:
+        return None
+    return bool(read_rows(table.path, [name], where=f"{quoted(name)} is not null", order_limit="limit 1"))
 
 
 def typed_rows(path: Location, types: Mapping[str, "pa.DataType"], *, where: str) -> "pa.Table":

@@ -32,6 +32,7 @@ from mergerepl.delta.small_tables import (
     counts_by,
     delete_rows,
     edited_table,
+    has_values,
     is_of_odd_text,
     python_rows,
     read_rows,

@@ -1,13 +1,15 @@
 """`columns` of an article change under active subscriptions: no table loses a column, no unsent value goes in silence."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 import mergerepl
-from mergerepl.errors import PublicationError
+from mergerepl.errors import PublicationError, RefusedArticlesError
 from tests.faults.deaths import dies
 from tests.schema.stars import ARTICLES, SUBSCRIBERS, Star
+from tests.schema.stars import LADDER as FOLLOWING
 
 APPLYING = (
     "apply.before_change",
@@ -300,16 +302,62 @@ def test_one_column_is_left_out_and_another_is_published(wide: Star) -> None:
     assert all(wide.conflicts("north", name) == [] for name in ARTICLES)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_column_that_comes_back_is_a_new_one(star: Star) -> None:
+def returned(root: Path) -> Star:
+    """Return a star whose publisher left a column out and publishes it again, after edits of it at both sides."""
+    star = Star(root, subscribers=("north",))
     state(star, "a")
     star.project.apply()
     star.settle()
+    star.write("north", 1, {"b": "own"})
+    star.write("hq", 1, {"b": "h1"})
     state(star, "")
     planned = star.project.apply(dry_run=True)
     assert {each.outcome for each in planned.subscriptions} == {"stops"}
-    assert all("Rename or drop that one" in each.why for each in planned.subscriptions)
+    star.project.apply()
+    return star
+
+
+def empty(star: Star, reason: str) -> None:
+    """Run the statement in the message about a subscriber whose column has old values, at both of its tables."""
+    said = re.search(r"UPDATE delta.`(?P<table>.*?)` SET `b` = NULL WHERE `b` IS NOT NULL", reason)
+    assert said is not None, reason
+    assert said["table"] in {str(star.root / "north" / name) for name in ARTICLES}
+    for name in ARTICLES:
+        star.table("north", name).update({"b": "NULL"}, predicate="b IS NOT NULL")
+
+
+@pytest.mark.slow
+def test_a_column_that_comes_back_is_filled_anew_once_it_is_empty(tmp_path: Path) -> None:
+    star = returned(tmp_path / "root")
+    with pytest.raises(RefusedArticlesError) as stopped:
+        star.sync()
+    assert star.rows("north", "by_row")[1]["b"] == "own"
+    empty(star, str(stopped.value))
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert {key: row["b"] for key, row in tables["hq"].items()} == {1: "h1", 2: "y", 3: "y"}
+        assert tables["north"] == tables["hq"]
+        assert star.conflicts("hq", name) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", FOLLOWING)
+def test_a_sync_that_takes_a_column_back_and_dies_is_finished_by_the_next_one(
+    tmp_path: Path, point: str
+) -> None:
+    star = returned(tmp_path / "root")
+    for name in ARTICLES:
+        star.table("north", name).update({"b": "NULL"}, predicate="b IS NOT NULL")
+    star.write("north", 2, {"a": "n2"})
+    with dies(point, action="stop"):
+        star.sync("north")
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert {key: row["b"] for key, row in tables["hq"].items()} == {1: "h1", 2: "y", 3: "y"}
+        assert tables["hq"][2]["a"] == "n2" or name == "by_row"
+        assert tables["north"] == tables["hq"]
 
 
 # ---- what is refused

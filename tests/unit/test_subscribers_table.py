@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.delta.metadata import TableMetadata
-from mergerepl.delta.tables import TableState
+from mergerepl.delta.tables import TableState, open_table
 from mergerepl.errors import SchemaStoppedError
 from mergerepl.merge.schema.down import SubscribersTable
 from mergerepl.model.definition import Definition, PublishedField
@@ -122,7 +126,7 @@ def test_drops_come_first(target: str, there: str, is_mapped: bool, expected: li
             "a - b",
             "a b",
             False,
-            "the publisher added column 'b' and table '/t' has a column of that name of its own",
+            r"of its own \(string\). It is published here until the next `mergerepl sync`",
         ),
         (
             "a b x",
@@ -135,6 +139,40 @@ def test_drops_come_first(target: str, there: str, is_mapped: bool, expected: li
 def test_what_the_table_cannot_take(target: str, there: str, is_mapped: bool, says: str) -> None:
     with pytest.raises(SchemaStoppedError, match=says):
         steps("a b", target, there, is_mapped=is_mapped)
+
+
+def test_a_column_that_comes_back_is_emptied_or_freed(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"a": ["x"], "b": ["old"]}))
+    path = Location.of(tmp_path)
+
+    def of(there: TableState) -> list[str]:
+        known, target = (definition(each) for each in ("a -", "a - b"))
+        found = SubscribersTable("t", "/n", there, known, target, table("a b"), left=("a", "b")).steps()
+        return [f"{each.what.to_step()} {each.statement}" for each in found]
+
+    with pytest.raises(SchemaStoppedError, match="SET `b` = NULL WHERE `b` IS NOT NULL, then run"):
+        of(open_table(path))
+    with pytest.raises(
+        SchemaStoppedError, match=r"drop that one: run ALTER TABLE [^,]* DROP COLUMN `b`, then"
+    ):
+        of(table("a b"))
+    # Delta-rs cannot read it.
+    opaque = replace(open_table(path), reader_features=frozenset({"deletionVectors"}))
+    with pytest.raises(SchemaStoppedError, match=r"'name'\), after which deltalake .* DROP COLUMN `b`, then"):
+        of(opaque)
+    DeltaTable(str(tmp_path)).update({"b": "NULL"})
+    assert of(open_table(path)) == ["schema:adopt:c2:b ALTER COLUMN `b` COMMENT ''"]
+
+
+def test_a_column_that_stays_ends_before_another_one_gets_its_name() -> None:
+    def leaves(known: str, target: str, *, is_mapped: bool) -> list[str]:
+        there = table("a b", is_mapped=is_mapped)
+        found = SubscribersTable("t", "/n", there, definition(known), definition(target), there).leaves()
+        return [each.what.to_step() for each in found]
+
+    assert leaves("a b", "a - b", is_mapped=False) == ["schema:leave:c1:b"]
+    assert leaves("a b", "a - b", is_mapped=True) == []
+    assert leaves("a b", "a - c", is_mapped=False) == []
 
 
 def typed(properties: dict[str, str], features: frozenset[str], **types: str) -> TableState:

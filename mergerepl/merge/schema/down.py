@@ -29,7 +29,7 @@ from mergerepl.delta.metadata import (
     GENERATION_EXPRESSION,
 )
 from mergerepl.delta.properties import set_properties
-from mergerepl.delta.tables import TableState, add_columns, alter_table, open_table, set_comment
+from mergerepl.delta.tables import TableState, add_columns, alter_table, has_values, open_table, set_comment
 from mergerepl.delta.types import Field, bare, ddl_of, field
 from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
@@ -106,6 +106,16 @@ class SubscribersTable:
                 statement = f"ALTER COLUMN {quote(each.name)} DROP NOT NULL"
                 yield Step(SchemaStep(SchemaStep.LEAVE, number, each.name), statement)
 
+    def leaves(self) -> list[Step]:
+        """Return the drops if a column that stays has a name that another published one gets; else nothing.
+
+        They come first, with a capture of their own: unsent values are logged before the column is emptied or adopted.
+        """
+        names = {each.name.lower() for each in self.target.fields}
+        ended = (each for number, each in self.known.by_number.items() if number not in self.target.by_number)
+        is_returning = any(each.name.lower() in names and not self._can_drop(each) for each in ended)
+        return [*self._drops()] if is_returning else []
+
     def _can_drop(self, each: PublishedField) -> bool:
         is_partition = each.name in self.table.metadata.partition_columns
         stays = (each.number, LEAVE) in self.changed or (each.number, DROP) in self.skipped
@@ -133,7 +143,8 @@ class SubscribersTable:
                 in_circle = {name.lower() for name in now.values()}
                 own = [name for name in wanted.values() if name.lower() not in in_circle]
                 if own:
-                    raise self._taken("renamed a column to", own[0])
+                    columns = {column["name"].lower(): column for column in self.table.fields}
+                    raise self._taken("renamed a column to", own[0], columns[own[0].lower()])
                 number = next(iter(now))
             before, after = now.pop(number), wanted[number]
             if not is_last:
@@ -173,13 +184,35 @@ class SubscribersTable:
                 )
             yield Step(step, f"ALTER COLUMN {quote(target.name)} TYPE {target.type.upper()}")
 
-    def _taken(self, what: str, name: str, type_: str = "") -> SchemaStoppedError:
-        type_ = f" ({type_})" if type_ else ""
+    def _taken(self, what: str, name: str, there: Field, *, is_left: bool = False) -> SchemaStoppedError:
+        """Return the error about a name that a column of the table's own has, with the statements that free it.
+
+        `is_left`: it was published here, and becomes the published one again once it has no value.
+        """
+        column, table = quote(there["name"]), f"delta.{quote(str(self.table.path))}"
+        if self.leaves():
+            remedy = "It is published here until the next `mergerepl sync`, which says how to empty it"
+        elif is_left:
+            remedy = (
+                "It was published before, and its old values must not come back as changes. Copy those that are needed, "
+                f"run UPDATE {table} SET {column} = NULL WHERE {column} IS NOT NULL, then run `mergerepl sync` again"
+            )
+        else:
+            mapping = (
+                ""
+                if self.table.has_column_mapping
+                else f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name'), after which deltalake "
+                "cannot write it, then "
+            )
+            remedy = (
+                f"Rename or drop that one: run {mapping}ALTER TABLE {table} DROP COLUMN {column}, then `mergerepl sync` "
+                "again"
+            )
         return stopped(
             self.article,
             self.root,
-            f"the publisher {what} '{name}' and table '{self.table.path}' has a column of that name of its own{type_}. "
-            "Rename or drop that one, then run `mergerepl sync` again",
+            f"the publisher {what} '{name}' and table '{self.table.path}' has a column of that name of its own "
+            f"({ddl_of(there['type'])}). {remedy}",
         )
 
     def _adds(self) -> Iterator[Step]:
@@ -197,14 +230,16 @@ class SubscribersTable:
             column = self._new_column(each)
             lower = each.name.lower()
             there = present.get(lower) if lower not in renamed else None
-            if there is not None and self._is_adopted(there, column):
+            is_alike = there is not None and self._is_alike(there, column)
+            holds = self._may_hold_values(there) if there is not None and is_alike else None
+            if there is not None and holds is False:
                 comment = each.comment or there["metadata"].get("comment", "")
                 statement = f"ALTER COLUMN {quote(each.name)} COMMENT {literal(comment)}"
                 step = SchemaStep(SchemaStep.ADOPT, each.number, each.name)
                 yield Step(step, statement, comment=(each.name, comment))
                 continue
             if there is not None:
-                raise self._taken("added column", each.name, ddl_of(there["type"]))
+                raise self._taken("added column", each.name, there, is_left=bool(holds))
             statement = f"ADD COLUMN {quote(each.name)} {each.type}"
             yield Step(SchemaStep(SchemaStep.ADD, each.number, each.name), statement, column)
 
@@ -249,11 +284,8 @@ class SubscribersTable:
         )
         return False
 
-    def _is_adopted(self, there: Field, column: Field) -> bool:
-        """Whether a column of the table's own becomes the published one: the same name and type, never published here.
-
-        The old values of one that was published would come back as this replica's changes.
-        """
+    def _is_alike(self, there: Field, column: Field) -> bool:
+        """Whether a column of the table's own has the name and type of the published one, and is computed by nobody."""
         computed = {GENERATION_EXPRESSION, *(each for each in there["metadata"] if "identity" in each)}
         types = [
             (each["name"], bare(each["type"]), each["metadata"].get(CHAR_VARCHAR)) for each in (there, column)
@@ -263,7 +295,13 @@ class SubscribersTable:
             not computed & there["metadata"].keys()
             and there["name"] not in self.table.metadata.partition_columns
         )
-        return is_same and is_plain and there["name"].lower() not in self.left
+        return is_same and is_plain
+
+    def _may_hold_values(self, there: Field) -> bool | None:
+        """Whether a column that was published here has values, which would come back as changes; None if it is unread."""
+        if self.leaves():
+            return None
+        return there["name"].lower() in self.left and has_values(self.table, there["name"])
 
     def _new_column(self, each: PublishedField) -> Field:
         source = self.publishers.field(each.name)
@@ -339,21 +377,22 @@ def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
         return 0
     publishers = open_table(publisher.root / row.source_table)
     at = table_at(publisher, subscriber, article, target, publishers)
+    leaves = at.leaves()
+    if leaves:
+        _carry_out_all(recorder, at, leaves)
+        follow_columns(recorder, [nickname])
+        subscriber = recorder.replica.reread()
+        at = table_at(publisher, subscriber, subscriber.article(nickname), target, publishers)
     steps = at.steps()
     for step in steps:
         if step.what.what == SchemaStep.DEFAULT:
             require_expression(recorder.spark_of, at, target.by_number[step.what.field])
-    replid = subscriber.info().replid
-    for step in steps:
-        failpoint("schema.before_alter")
-        mark = CommitMark("schema", step.what.to_step(), replid)
-        _carry_out(recorder, at.table.path, step, mark)
-        failpoint("schema.after_alter")
+    _carry_out_all(recorder, at, steps)
     failpoint("schema.before_capture")
     follow_columns(recorder, [nickname])
     change_tracking(recorder, nickname, by_column=row.is_by_column(target))
     _settle(recorder.replica.reread(), publisher, nickname, target)
-    return len(steps)
+    return len(leaves) + len(steps)
 
 
 def require_expression(
@@ -379,6 +418,15 @@ def require_expression(
             f"the publisher's default of column '{each.name}' is no expression that Spark knows: {each.default}. Give it "
             "another one there with ALTER TABLE … ALTER COLUMN … SET DEFAULT, then run `mergerepl sync` again",
         ) from error
+
+
+def _carry_out_all(recorder: Recorder, at: SubscribersTable, steps: Iterable[Step]) -> None:
+    replid = recorder.replica.info().replid
+    for step in steps:
+        failpoint("schema.before_alter")
+        mark = CommitMark("schema", step.what.to_step(), replid)
+        _carry_out(recorder, at.table.path, step, mark)
+        failpoint("schema.after_alter")
 
 
 def _carry_out(recorder: Recorder, path: Location, step: Step, mark: CommitMark) -> None:
