@@ -311,7 +311,7 @@ _REMOVED: Columns = {
     "at": lambda each: short(each.replica),
     "removed": "kind",
     "of": "what",
-    ">rows": "rows",
+    ">count": "rows",
 }
 
 
@@ -319,8 +319,9 @@ _REMOVED: Columns = {
 def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None) -> int:
     """Remove metadata, conflicts and changes past their retention.
 
-    --only metadata, history (merge), conflicts (merge, transactional), commands (transactional) or changes (cdc).
-    Metadata goes only if all replicas know the change. A subscription that lacks removed commands becomes inactive and
+    --only metadata, history, files (merge), conflicts (merge, transactional), commands (transactional) or changes (cdc).
+    Metadata goes only if all replicas know the change. Files are those of system tables that a cleanup found unused an hour
+    or a day ago. A subscription that lacks removed commands becomes inactive and
     must be filled again (`reinit`). It asks only with --older-than, which removes rows that the retention keeps, such as
     open conflicts. Exit code 1 if something could not be cleaned; the rest is.
 
@@ -336,9 +337,11 @@ def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta
         return listed and f"Remove {listed}?"
 
     done = remove(dry_run=run.dry_run) if older_than is None else run.carry_out(remove, question)
-    rows = sum(each.rows for each in done.removed)
+    files = sum(each.rows for each in done.removed if each.kind == "files")
+    rows = sum(each.rows for each in done.removed) - files
+    and_files = f" and {counted(files, 'unused file')}" if files else ""
     lines = [
-        f"{counted(rows, 'row')} "
+        f"{counted(rows, 'row')}{and_files} "
         + ("would be removed. Nothing was changed (--dry-run)." if run.dry_run else "removed.")
     ]
     if done.inactive:

@@ -25,14 +25,14 @@ from mergerepl.store.storage import is_local, storage
 
 log = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
 _AT = ("quiet", "known")
 _COMMITS_BETWEEN = 24
 """How many commits to system tables come before a process keeps its knowledge again. Its first session always does."""
 
 _MOST_BYTES = 1 << 20
 _LARGEST_FILE = 64 << 10
-_FIELDS = ("version", "protocol", "metadata", "transactions", "files", "removed")
+_FIELDS = ("version", "protocol", "metadata", "transactions", "files")
 
 
 def keep_knowledge(root: Location, tables: Sequence[Location]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.fences import refuse_fenced
 from mergerepl.delta.known_heads import forget_head, note_head
 from mergerepl.delta.log import as_seen, has_commit, last_version, note_written
+from mergerepl.delta.own_checkpoints import is_checkpoint_due, write_own_checkpoint
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
@@ -81,6 +82,8 @@ class OpenedTable:
                 forget_head(self._path)
             # `read_back` finds the commit's mark after this, which confirms the file as delta-rs' own.
             self.seen = _seen(self._path, log.version()) if is_moved else seen
+            if is_checkpoint_due(self._path, log):
+                write_own_checkpoint(self._path, log if is_moved else _delta_rs(self._path))
 
     def move_to(self, version: int | None) -> bool:
         """Move forward to a version, or to the latest one; False if it has to be reopened."""

@@ -16,9 +16,9 @@ from mergerepl.delta.fences import version_at
 from mergerepl.delta.known_heads import note_head, note_seen
 from mergerepl.delta.log import head_version, last_version, log_actions, log_path, note_log_file
 from mergerepl.delta.marks import BOOKKEEPING, CommitMark
-from mergerepl.delta.own_log import note_commit
+from mergerepl.delta.own_log import PLAIN_WRITER, note_commit
 from mergerepl.delta.parquet_files import parquet_source
-from mergerepl.delta.table import PLAIN_WRITER, TableState, open_table
+from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.store.location import Location
 from mergerepl.store.storage import is_local, put_once_written, storage

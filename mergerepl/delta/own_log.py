@@ -8,7 +8,6 @@ without a request.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.store.location import Location
 from mergerepl.store.register import registers_above
 from mergerepl.store.rehearsal import worker_threads
-from mergerepl.store.storage import put_text, read_text, scratch_files, source_of, storage
+from mergerepl.store.storage import is_local, put_text, read_text, scratch_files, source_of, storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,22 +36,22 @@ if TYPE_CHECKING:
     from mergerepl.store.register import Line
 
 _AT_ONCE = 8
-_KINDS = ("protocol", "metaData", "txn", "add", "remove")
-"""The actions of a checkpoint that describe the table."""
+_KINDS = ("protocol", "metaData", "txn", "add")
+"""The actions of a checkpoint that describe the table. Ours has no removed files: no VACUUM of ours asks for them."""
+
+PLAIN_WRITER = 2
+"""The writer version of a table that this process commits to by itself in a store, if it lists no features."""
 
 _MOST_BYTES = 8 << 20
 
 _MOST_COPIED_BYTES = 8 << 20
 """The largest table that is copied for a query: delta-rs reads only the columns and files that a query needs."""
 
-_RETENTION_MS = 60 * 24 * 3600 * 1000
-"""Tombstones of files that were removed longer ago are left out of a checkpoint: no session reads such a version."""
-
 
 @dataclass(frozen=True)
 class OwnLog:
     """The contents of a log at a version: its actions protocol and metaData, the last `txn` of each application, and the
-    files that it has (`add`) and had (`remove`), by path.
+    files that it has (`add`), by path.
     """
 
     version: int = -1
@@ -60,12 +59,11 @@ class OwnLog:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     transactions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    removed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def moved(self, version: int, actions: Iterable[Mapping[str, Any]]) -> OwnLog:
         """Return the log after a commit."""
         protocol, metadata = self.protocol, self.metadata
-        transactions, files, removed = dict(self.transactions), dict(self.files), dict(self.removed)
+        transactions, files = dict(self.transactions), dict(self.files)
         for action in actions:
             protocol = action.get("protocol") or protocol
             metadata = action.get("metaData") or metadata
@@ -73,11 +71,9 @@ class OwnLog:
                 transactions[done["appId"]] = done
             if gone := action.get("remove"):
                 files.pop(gone["path"], None)
-                removed[gone["path"]] = gone
             if added := action.get("add"):
                 files[added["path"]] = added
-                removed.pop(added["path"], None)
-        return OwnLog(version, protocol, metadata, transactions, files, removed)
+        return OwnLog(version, protocol, metadata, transactions, files)
 
     def file_table(self) -> pa.Table:
         """Return the files as delta-rs does: path, size_bytes, num_records, min.<column> and max.<column>."""
@@ -162,12 +158,36 @@ def _moved_to(table: Location, version: int, log: OwnLog) -> OwnLog:
     if log.version > version:
         raise ValueError(f"version {version} is before the one that is known")
     wanted = range(log.version + 1, version + 1)
+    if is_local(table):
+        for at in wanted:
+            log = log.moved(at, log_actions(table, at))
+        return log
     if len(wanted) <= 1:
         return next((log.moved(at, log_actions(table, at)) for at in wanted), log)
     with worker_threads(_AT_ONCE) as pool:
         for at, read in [(each, pool.submit(log_actions, table, each)) for each in wanted]:
             log = log.moved(at, read.result())
     return log
+
+
+def checkpoint_version(table: Location) -> int:
+    """Return the version of a table's last checkpoint, -1 without one that `_last_checkpoint` names."""
+    try:
+        (about,) = actions_of(read_text(table / LOG_FOLDER / "_last_checkpoint") or "")
+        return int(about["version"])
+    except (OSError, ValueError, KeyError):
+        return -1
+
+
+def log_read_here(table: Location, version: int) -> OwnLog | None:
+    """Return the log of a plain table at a version; None if only delta-rs can read it, or write its checkpoint."""
+    try:
+        found = _moved_to(table, version, _last_checkpoint(table))
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+    stated = found.protocol.get("minWriterVersion", PLAIN_WRITER + 1)
+    is_plain = stated <= PLAIN_WRITER and found.metadata and not found.metadata.get("partitionColumns")
+    return found if is_plain else None
 
 
 @contextmanager
@@ -262,19 +282,17 @@ def write_checkpoint(table: Location, log: OwnLog) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    oldest = int(time.time() * 1000) - _RETENTION_MS
     actions = [{"protocol": log.protocol}, {"metaData": log.metadata}]
     actions += [{"txn": each} for each in log.transactions.values()]
     actions += [{"add": each} for each in log.files.values()]
-    actions += [
-        {"remove": each} for each in log.removed.values() if each.get("deletionTimestamp", 0) > oldest
-    ]
     schema = _checkpoint_schema()
     rows = [
         {kind: _of_type(value, schema.field(kind).type) for kind, value in each.items()} for each in actions
     ]
     written = BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), written)
+    # Some rows of many columns: all else that Arrow would write of them is twice as large as they are.
+    found = pa.Table.from_pylist(rows, schema=schema)
+    pq.write_table(found, written, write_statistics=False, use_dictionary=False, store_schema=False)
     folder = table / LOG_FOLDER
     storage(folder).put(folder / f"{log.version:020}.checkpoint.parquet", written.getvalue())
     about = {
@@ -297,7 +315,6 @@ def _checkpoint_schema() -> pa.Schema:
     kinds = {
         "txn": [("appId", text), ("version", long), ("lastUpdated", long)],
         "add": [*file, ("modificationTime", long), ("stats", text), ("tags", texts)],
-        "remove": [*file, ("deletionTimestamp", long), ("extendedFileMetadata", pa.bool_())],
         "metaData": metadata,
         "protocol": [("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())],
     }

@@ -11,8 +11,15 @@ from mergerepl.delta.fences import FENCE_APP_ID, number_of, refuse_fence
 from mergerepl.delta.log import LOG_FOLDER, note_checkpoint
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.opened import OpenedTable, open_or_reuse, outcome_noted
-from mergerepl.delta.own_log import OwnLog, last_transaction, log_of, users_log, write_checkpoint
-from mergerepl.delta.table import PLAIN_WRITER, Stated, TableState, stated_by
+from mergerepl.delta.own_log import (
+    PLAIN_WRITER,
+    OwnLog,
+    last_transaction,
+    log_of,
+    users_log,
+    write_checkpoint,
+)
+from mergerepl.delta.table import Stated, TableState, stated_by
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import scratch_files

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
-PLAIN_WRITER = 2
-"""The writer version of a table that this process commits to by itself in a store, if it lists no features."""
-
 _EMPTY_IS_NULL = ("string", "binary")
 """Types of partition columns in which Delta stores an empty value as NULL."""
 

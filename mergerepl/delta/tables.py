@@ -24,6 +24,7 @@ from mergerepl.delta.log import (
     written_ns,
 )
 from mergerepl.delta.opened import tables_kept_open
+from mergerepl.delta.own_checkpoints import COMMITS_BETWEEN, INTERVAL_PROPERTY, OWN_INTERVAL
 from mergerepl.delta.small_tables import (
     Row,
     arrow_schema,
@@ -55,6 +56,7 @@ from mergerepl.delta.transactions import (
     session_with_mark,
     transaction_version,
 )
+from mergerepl.delta.unused_files import KEPT, KEPT_ROWS, remove_unused
 from mergerepl.delta.writes import (
     add_columns,
     alter_table,

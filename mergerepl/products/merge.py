@@ -28,6 +28,7 @@ from mergerepl.model.tasks import (
     Status,
     Vacuumed,
 )
+from mergerepl.roots import MERGE_FOLDER
 from mergerepl.sessions import session_request
 from mergerepl.sessions.targets import Target, merge_targets
 from mergerepl.store.lease import WAIT_S
@@ -145,7 +146,7 @@ def capture(root: Location, *, progress: Progress) -> Captured:
 def cleanup(
     root: Location, *, kinds: Collection[str], older_than: timedelta | None, dry_run: bool
 ) -> CleanupResult:
-    """Remove metadata that all replicas know, conflicts and old sessions, past the retention of their publication."""
+    """Remove metadata that all replicas know, conflicts and old sessions past their retention, and unused files."""
     removed: list[Removed] = []
     if "metadata" in kinds:
         from mergerepl.merge.session.clean_up import clean_up_metadata
@@ -168,6 +169,12 @@ def cleanup(
         age = HISTORY_RETENTION if older_than is None else older_than
         history = purge_history(root, older_than=age, dry_run=dry_run)
         removed.append(Removed(MERGE, str(root), "history", "MSmerge_sessions", history.sessions))
+    if "files" in kinds:
+        from mergerepl.merge.session.clean_up import clean_up_files
+
+        removed.append(
+            Removed(MERGE, str(root), "files", MERGE_FOLDER, clean_up_files(root, dry_run=dry_run))
+        )
     return CleanupResult(Listing(removed), dry_run)
 
 

@@ -43,8 +43,9 @@ CLEANUP_KINDS = {
     "history": (MERGE,),
     "commands": (TRANSACTIONAL,),
     "changes": (CDC,),
+    "files": (MERGE,),
 }
-"""The kinds of rows that `cleanup` removes, with their types; docs/configuration.md has the retention of each."""
+"""The kinds of rows and files that `cleanup` removes, with their types; docs/configuration.md has the retention of each."""
 
 
 def cleanup(

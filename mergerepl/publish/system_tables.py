@@ -12,6 +12,8 @@ from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
 from mergerepl.delta.tables import (
+    INTERVAL_PROPERTY,
+    OWN_INTERVAL,
     NewTable,
     add_columns,
     commits,
@@ -28,7 +30,6 @@ from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.definition import Definition
 from mergerepl.replica.application_ids import REPAIR_APP_ID, copy_app_id
-from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.store.register import forget_tables, register_of
@@ -99,7 +100,7 @@ def image_type(columns: Sequence[Field]) -> Json:
 
 
 def _properties(name: str, retention: timedelta) -> dict[str, str]:
-    properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **retention_properties({}, retention)}
+    properties = {INTERVAL_PROPERTY: OWN_INTERVAL, **retention_properties({}, retention)}
     if name in _STATS_COLUMNS:
         properties[STATS_PROPERTY] = _STATS_COLUMNS[name]
     return properties

@@ -5,13 +5,14 @@ Removing them is left to later commits, in any order and as often as needed.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from mergerepl.delta.tables import count_rows
+from mergerepl.delta.tables import KEPT, KEPT_ROWS, count_rows, remove_unused
 from mergerepl.failpoints import failpoint
 from mergerepl.replica.replica import Replica
-from mergerepl.systables import contents, genhistory, partitions, tombstone
+from mergerepl.systables import contents, genhistory, partitions, registry, tombstone
 from mergerepl.systables.genhistory import GenStatus
 from mergerepl.systables.table import SystemTable
 
@@ -22,6 +23,8 @@ TABLES: Final[tuple[SystemTable, ...]] = (
     *partitions.MAPPINGS,
 )
 """The tables that a cleanup removes rows from."""
+
+_READ_AT_ONCE: Final = {table.name for table in registry.CONTROL_PLANE}
 
 _ALWAYS: Final[tuple[SystemTable, ...]] = (contents.TABLE, tombstone.TABLE, genhistory.TABLE)
 
@@ -83,3 +86,14 @@ def remove_dead(replica: Replica) -> dict[str, int]:
             replica.control.delete(table, where=dead_rows(replica)[table.name])
             failpoint("cleanup.after_rewrite")
     return counts
+
+
+def remove_files(replica: Replica, *, now: datetime | None = None, dry_run: bool = False) -> int:
+    """Remove files of the system tables that no version has needed for a while; return their number, as `remove_unused`.
+
+    The caller holds the replica. Commands that do not hold it read the tables of the control plane at once, and those of
+    rows perhaps later: a caller in Python gets a DataFrame.
+    """
+    return remove_unused(
+        replica.folder, lambda name: KEPT if name in _READ_AT_ONCE else KEPT_ROWS, now=now, dry_run=dry_run
+    )

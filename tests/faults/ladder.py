@@ -146,6 +146,9 @@ CLEANED = (
 )
 """Of a cleanup of metadata."""
 
+UNUSED_FILES = ("files.before_removed", "files.after_removed")
+"""Of a cleanup of the files of system tables."""
+
 
 REINITIALISED = ("reinit.before_void", "reinit.after_void")
 """Of a reinitialisation, at the commit from which former metadata does not count."""

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mergerepl.delta.own_checkpoints import COMMITS_BETWEEN
 from mergerepl.delta.own_commits import last_overwrite
 from mergerepl.delta.small_tables import column_names, read_rows
 from mergerepl.model.columns import Bigint
 from mergerepl.replica import control
-from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlPlane
+from mergerepl.replica.control import ControlPlane
 from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -110,14 +111,13 @@ def test_a_table_put_back_from_a_copy_is_read_again(tmp_path: Path) -> None:
 
 def test_an_old_table_of_which_only_the_checkpoint_is_left_is_read(tmp_path: Path) -> None:
     plane = ControlPlane(tmp_path)
-    commits = int(CHECKPOINT_INTERVAL)
-    for number in range(commits):
+    for number in range(COMMITS_BETWEEN):
         plane.replace(genhistory.TABLE, [generation(number)])
     log = plane.path(genhistory.TABLE.name) / "_delta_log"
     assert list(log.glob("*.checkpoint.parquet")), "no checkpoint at its interval"
     for path in log.glob("*.json"):
         path.unlink()
-    assert numbers(ControlPlane(tmp_path)) == [commits - 1]
+    assert numbers(ControlPlane(tmp_path)) == [COMMITS_BETWEEN - 1]
 
 
 def test_a_table_of_an_older_release_gets_the_newest_columns(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enumeration.horizon import own_row, with_publishers_horizon
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
-from mergerepl.replica.cleaned import count_dead, remove_dead
+from mergerepl.replica.cleaned import count_dead, remove_dead, remove_files
 from mergerepl.replica.expiry import expire_overdue, present
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import pointers, refuse_copies
@@ -70,6 +70,15 @@ def clean_up_metadata(
         return CleanedMetadata(remove_dead(replica), kept)
 
 
+def clean_up_files(root: Location, *, dry_run: bool = False) -> int:
+    """Remove files of a replica's system tables that no version has needed for a while; return their number.
+
+    Raises: ConfigurationError if the folder is not a replica; LeaseError, StoreError.
+    """
+    with lease(root, purpose="mergerepl cleanup"):
+        return remove_files(Replica(root).require(), dry_run=dry_run)
+
+
 def clean_up_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) -> None:
     """At most once an hour, forget the metadata that all replicas know. The caller holds these replicas.
 
@@ -84,6 +93,7 @@ def clean_up_when_due(replicas: Sequence[Replica], *, now: datetime | None = Non
                 expire_overdue(replica, now or present(replica.info()))
                 _settle(replica)
                 _store(replica, cleanable(replica, now=now, at_most=A_DAY)[0])
+                remove_files(replica, now=now)
                 write_note(replica.root, _NOTE, stated)
         except (MergeReplError, OSError) as error:
             log.warning("%s: its metadata could not be cleaned up: %s", replica.root, error)
