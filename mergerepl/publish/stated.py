@@ -269,12 +269,9 @@ def _check_compared(publication: Publication, stored: Stored) -> None:
         place = each.subscription.subscriber
         if each.row is None or not each.is_active:
             continue
-        if each.row.expired_at is not None:
-            why = f"the subscription of '{place}' has expired"
-        elif not (each.replica.root.is_local and stored.publisher.root.is_local):
-            why = f"'{place}' or the publisher is in a bucket, where no rows are compared yet"
-        else:
+        if each.row.expired_at is None:
             continue
+        why = f"the subscription of '{place}' has expired"
         article = next(article for article in publication.articles if article.name == names[0])
         raise _subscribe_again_otherwise(article, "resolver", UPLOAD_ONLY, article.resolver, why)
 

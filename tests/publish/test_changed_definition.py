@@ -25,7 +25,6 @@ from mergerepl.model.resolvers import ResolverInfo
 from mergerepl.publish.agent import Agent
 from mergerepl.publish.outcomes import planned_subscriptions
 from mergerepl.publish.stated import prepare
-from mergerepl.store.location import Location
 from tests.publish.publishing import orders, table
 from tests.publish.stored_publication import COLUMNS, HQ, Replicas, plan, publication, subscribed
 
@@ -211,16 +210,10 @@ def test_columns_that_are_needed_are_not_left_out(before: Publication, after: Pu
         prepare(after, stored)
 
 
-@pytest.mark.parametrize("is_expired", [True, False])
-def test_what_cannot_be_compared_is_refused_by_name(is_expired: bool) -> None:
+def test_what_cannot_be_compared_is_refused_by_name() -> None:
     after, replicas = one(), Replicas(resolver("upload_only"))
-    if is_expired:
-        replicas.edit("hq", "subscriptions", expired_at=datetime.now(UTC))
+    replicas.edit("hq", "subscriptions", expired_at=datetime.now(UTC))
     stored, why = replicas.stored(after), "the subscription of '/north' has expired"
-    if not is_expired:
-        why = "'/north' or the publisher is in a bucket, where no rows are compared yet"
-        publisher = replace(stored.publisher, root=Location.of("s3://b/hq"))
-        stored = replace(stored, publisher=publisher)
     message = f"`resolver` was 'upload_only' and is 'priority' in the file.*{why}.*Put it back; or run `mergerepl sync`"
     with pytest.raises(PublicationError, match=message):
         prepare(after, stored)

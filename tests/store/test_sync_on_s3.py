@@ -213,6 +213,10 @@ def test_a_sync_of_two_buckets_stays_within_its_budget_of_requests(
             assert new.submit(command, both.folder, "sync").result()[0] == 0
     assert len(proxy.requests) <= MOST_IN_A_NEW_PROCESS, len(proxy.requests)
     assert both.rows(both.hq) == both.rows(both.north)
+    both.call(edit, both.north, ("item='lost'", "id = 7"))
+    (done,) = both.json("reinit", "north", "--discard-local", "--yes")["articles"]
+    assert (done["updates"], done["kept"]) == (1, 1)
+    assert both.rows(both.hq) == both.rows(both.north)
 
 
 def _change_both(both: Sites) -> None:

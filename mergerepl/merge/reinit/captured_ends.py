@@ -12,6 +12,8 @@ from mergerepl.errors import CaptureError, MergeReplError, PublicationError, Ref
 from mergerepl.merge.session.choice import require_in_process
 from mergerepl.merge.session.sides import Refused, SideState, captured_sides, planned, with_windows
 from mergerepl.publish.snapshot import copied_table
+from mergerepl.replica.application_ids import application_ids
+from mergerepl.replica.fence import fence_new_table
 from mergerepl.systables.replinfo import ReplicaInfo
 
 
@@ -105,6 +107,7 @@ def _make_missing(side: SideState, refused: Refused, publisher: SideState, choic
             create_table(
                 table, copied_table(lambda: choice.spark, source, table, article.columns, keeps), mark
             )
+            fence_new_table(table, application_ids(each.subid for each in side.replica.subscriptions()))
 
 
 def _as_it_is(side: SideState, refused: Refused) -> SideState:

@@ -66,12 +66,6 @@ def reinitialise(request: SessionRequest, terms: ReinitTerms, *, lease_wait_s: f
 def reinitialise_held(held: SessionRequest, terms: ReinitTerms) -> list[Reinit]:
     """Reinitialise a subscription whose replicas the caller holds (`SessionRequest.held`); as `reinitialise`."""
     for replica in held.ends:
-        if not replica.root.is_local:
-            raise PublicationError(
-                f"'{replica.root}' is in a bucket, where no subscriber is reinitialised yet. {NOTHING} End its "
-                "subscription and give the rows to a new subscriber.",
-                replica=str(replica.root),
-            )
         sweep_root(replica.root)
     held.refuse_unfit_replicas()
     refuse_pending_elsewhere(held)
