@@ -13,7 +13,7 @@ from mergerepl.cdc.jobs import CLEANUP, RETENTION_MIN, THRESHOLD, check_paramete
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.cdc.tables import CdcTables, entry_of, lsn_of_text, version_through
 from mergerepl.delta.sql_text import quoted, timestamp_literal
-from mergerepl.delta.tables import count_rows, open_table, remove_unused_files
+from mergerepl.delta.tables import count_rows, open_table, remove_unused
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import refuse_copy
@@ -23,7 +23,6 @@ from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import RemovedChanges, ScanError
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
-from mergerepl.systables import cdc, logreader
 from mergerepl.systables.cdc import (
     CDC_JOBS,
     CHANGE_TABLES,
@@ -67,8 +66,8 @@ def cleanup(
         )
         found.control.change_where(CDC_JOBS, {"last_run": datetime.now(UTC)}, job_type=CLEANUP)
         # A scan cycle leaves two.
-        for control, tables in ((found.control, cdc.ALL), (found.log, logreader.ALL)):
-            remove_unused_files(control.path(table.name) for table in tables)
+        for folder in (found.control.folder, found.log.folder):
+            remove_unused(folder)
     return done
 
 
@@ -179,8 +178,6 @@ def _cleaned(database: CdcTables, instances: list[ChangeTable], threshold: int, 
         table = database.change_table(each)
         try:
             rows[each.capture_instance] = _remove_below(table, Lsn(each.start_lsn), threshold)
-            with open_table(table).writing() as opened:
-                opened.vacuum(dry_run=False)
         except Exception as error:
             # The mark stays: remaining rows are never seen, and the next cleanup removes them.
             failed[each.capture_instance] = error.message if isinstance(error, MergeReplError) else str(error)

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -282,19 +282,6 @@ def delete_rows(path: Location, *, where: str) -> None:
             return
     with _writing(path) as table:
         table.delete(where, commit_properties=commit_properties(path, CommitMark("cleanup", "delete")))
-
-
-def remove_unused_files(tables: Iterable[Location]) -> None:
-    """Remove files that replaced contents of tables left beyond their retention. Failures are logged."""
-    from deltalake.exceptions import DeltaError
-
-    for table in tables:
-        try:
-            with open_table(table).writing() as opened:
-                opened.vacuum(dry_run=False)
-        except (StoreError, DeltaError, OSError) as error:
-            # A failure is harmless; the next cleanup tries again.
-            log.warning("unused files of %s were not removed: %s", table, error)
 
 
 def edited_table(path: Location, what: str, **facts: Any) -> StoreError:

@@ -37,7 +37,6 @@ from mergerepl.delta.small_tables import (
     is_of_odd_text,
     python_rows,
     read_rows,
-    remove_unused_files,
     typed_rows,
     update_rows,
     version_and_rows,

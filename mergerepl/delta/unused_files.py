@@ -56,12 +56,16 @@ class _Unused:
 
 
 def remove_unused(
-    folder: Location, kept: Callable[[str], timedelta], *, now: datetime | None = None, dry_run: bool = False
+    folder: Location,
+    kept: Callable[[str], timedelta] = lambda _: KEPT_ROWS,
+    *,
+    now: datetime | None = None,
+    dry_run: bool = False,
 ) -> int:
     """Remove the files of the tables in a folder that were unused when an earlier call looked, and still are.
 
-    The caller holds the folder. `kept` returns how long ago that must be, by the name of a table. Failures are logged.
-    Returns the number of removed files; with `dry_run` that of the files that are unused now.
+    The caller holds the folder. `kept` returns how long ago that must be, by the name of a table; by default a day.
+    Failures are logged. Returns the number of removed files; with `dry_run` that of the files that are unused now.
     """
     now, before = now or datetime.now(UTC), _noted(folder)
     noted, removed = dict(before), 0

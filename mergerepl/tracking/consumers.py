@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from mergerepl.delta.sql_text import quoted, text_literal, timestamp_literal
-from mergerepl.delta.tables import count_rows, head_version, read_rows
+from mergerepl.delta.tables import count_rows, head_version, read_rows, remove_unused
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import Anchors, CommittedTransaction, ConsumerState, Purged
 from mergerepl.model.words import parse_duration
@@ -259,6 +259,8 @@ def purge(
     below = 0 if to is None else to + 1
     with session.held("tracking purge"):
         sweep(session)
+        if not dry_run:
+            remove_unused(session.database.control.folder)
         if name is None:
             return _purge_sequence(session.database, cutoff, below, dry_run=dry_run)
         return _purge_tombstones(session.database, name, cutoff, below, dry_run=dry_run)

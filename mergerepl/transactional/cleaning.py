@@ -7,22 +7,19 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from mergerepl.delta.sql_text import timestamp_literal
-from mergerepl.delta.tables import count_rows, delete_rows, is_delta_table, remove_unused_files
+from mergerepl.delta.tables import count_rows, delete_rows, is_delta_table, remove_unused
 from mergerepl.errors import LeaseError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import LogReader, refuse_copy
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.listing import Listing
 from mergerepl.model.tasks import TRANSACTIONAL, CleanupResult, Removed
-from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     ACTIVE,
-    AT_DISTRIBUTOR,
     ERRORS,
     FOLDER,
     HISTORY,
     INACTIVE,
-    POSITIONS,
     PUBLICATIONS,
     SUBSCRIBED,
     TRANSACTIONS,
@@ -95,7 +92,9 @@ def cleanup(root: Root, *, dry_run: bool = False) -> CleanupResult:
             with distributor.writing():
                 distributor.control.delete(TRANSACTIONS, where=f"xact_seqno <= X'{gone[-1].hex()}'")
         _forget_history(distributor, newest.commit_time)
-        remove_unused_files(filter(is_delta_table, _tables(distributor)))
+        stores = {distributor.subscriber(row) for row in distributor.subscriptions()}
+        for folder in (distributor.control.folder, *(each.control.folder for each in stores)):
+            remove_unused(folder)
     return done
 
 
@@ -161,11 +160,3 @@ def _forget_history(distributor: DistributionStore, newest: datetime) -> None:
             oldest = timestamp_literal(newest - timedelta(hours=hours))
             if count_rows(distributor.control.path(table.name), where=f"time < {oldest}"):
                 distributor.control.delete(table, where=f"time < {oldest}")
-
-
-def _tables(distributor: DistributionStore) -> list[Location]:
-    """Return the tables in which batches leave unused files: those here, and the positions at the subscribers."""
-    tables = [distributor.control.path(table.name) for table in AT_DISTRIBUTOR]
-    tables += [distributor.commands_table(shape) for shape in distributor.shapes()]
-    stores = {distributor.subscriber(row) for row in distributor.subscriptions()}
-    return tables + [each.control.path(POSITIONS.name) for each in stores]
