@@ -191,6 +191,11 @@ def _state(
     winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
     winner_colv = F.when(F.col(f"{ARTICLE}.{COLUMN_TRACKING}"), winner_colv)
     stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
+    if is_any_unknown:
+        # ... and those of the tombstone, of which it said nothing: the resolution changed these.
+        taken = _taken_from_tombstone()
+        stamps = F.map_from_arrays(taken, F.transform(taken, lambda _: stamp))
+        winner_colv = F.coalesce(F.map_concat(winner_colv, stamps), winner_colv)
     colv = merged_colv(stamp, is_any_made=is_any_made, is_any_unknown=is_any_unknown, fields=fields)
     of_two = {
         DELETED: deleted,
@@ -210,14 +215,23 @@ def _state(
 def _unknown(deleted: Column, *, is_any_answered: bool) -> Column:
     """Return the fields of which the final row says nothing: neither side does.
 
-    A row that wins over a delete says what it said before, although it takes the tombstone's values: a losing delete is
-    not logged.
+    A subscriber's row that wins over a delete takes the others from the tombstone, and says them from then on: otherwise an
+    older change of a third replica would replace them, and no conflict table would have them. The publisher's row is whole.
     """
     at_publisher, at_subscriber = (F.col(f"{side}.{UNKNOWN}") for side in (PUBLISHER, SUBSCRIBER))
-    of_winner = F.when(F.col(PUBLISHER_WINS), at_publisher).otherwise(at_subscriber)
     of_neither = F.array_intersect(at_publisher, at_subscriber)
-    unknown = F.when(one_deleted() & ~deleted, of_winner).otherwise(of_neither)
+    unknown = F.when(one_deleted() & ~deleted & F.col(PUBLISHER_WINS), at_publisher).otherwise(of_neither)
     return F.when(~custom.is_row(), unknown) if is_any_answered else unknown
+
+
+def _taken_from_tombstone() -> Column:
+    """Return the fields that the subscriber's row takes where it wins over a delete: the tombstone says something of them.
+
+    NULL for other rows, and if there are none.
+    """
+    at_publisher, at_subscriber = (F.col(f"{side}.{UNKNOWN}") for side in (PUBLISHER, SUBSCRIBER))
+    said = F.coalesce(at_publisher, F.array().cast("array<string>"))
+    return F.when(one_deleted() & ~F.col(PUBLISHER_WINS), F.array_except(at_subscriber, said))
 
 
 def _priority(upload: bool, unpublished: str | None) -> Column:

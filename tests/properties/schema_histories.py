@@ -211,8 +211,10 @@ GOLDEN = {
         ("ddl", "R", "again", "a"), ("write", "D", "y", "a"), ("session", "N", None, {"staged": ("write", "R", "y", "a")})]),
     "an old edit revives a row": ("revived", "star", {"prios": HIGH}, [
         ("write", "B", "x", "b"), ("ddl", "R", "add", "c"), ("write", "R", "x", "c"), A, ("write", "R", "x", "-"), B, A]),
-    "an old insert over a delete is relayed": ("filled", "chain", {"prios": HIGH}, [
-        ("ddl", "R", "more", "c"), ("session", "D", None, {"staged": ("write", "D", "x", "b")}), ("session", "N", "alter0", {"captured": ("write", "R", "x", "-")})]),
+    "... and a third replica has another value": ("revived says", "star", {"prios": HIGH}, [
+        ("ddl", "R", "add", "c"), A, ("write", "R", "x", "c"), ("capture", "R"), ("write", "R", "x", "-"), ("write", "A", "x", "c"), ("write", "B", "x", "b"), B, A]),
+    "an edit without the column goes on to others": ("filled", "star", {}, [
+        ("ddl", "R", "more", "c"), ("capture", "R"), ("skip", "B"), B, ("write", "B", "x", "b"), B, A]),
     "an edit without the column on one with it": ("claims stay", "star", {"mapping": "RAB", "prios": (25, 100, 75, 50)}, [
         ("ddl", "R", "more", "e"), ("ddl", "R", "delete", "x"), B, ("skip", "A"), ("write", "R", "x", "a"), A, ("write", "A", "x", "a"), A, ("write", "B", "x", "e")]),
     "an insert over a delete, without the column": ("claims of a delete", "chain", {}, [
@@ -267,7 +269,9 @@ SEEDS = (
     9176285,
     9180488,
     9192131,
+    9220279,
     9246276,
+    9288351,
 )  # of 30 to 60 steps; each broke once
 
 

@@ -40,6 +40,7 @@ RULES = {
     "claims of a delete": "... or the tombstone below it does: in a row that is inserted over a delete, what the tombstone's image says is NULL",
     "filled tombstone": "... and the image in a tombstone is filled like any other",
     "revived": "a row that wins over a delete takes columns of which it says nothing from the publisher's tombstone",
+    "revived says": "... and says them from then on: an older change of a third replica is compared with them",
     "revived elsewhere": "... and names as unknown what that image has and its own replica lacks: the next publisher takes it from its tombstone",
     "filled": "an image that the publisher stores has all its columns: unknown ones are filled from its row",
     "colv by field": "colv1 is keyed by field, not by name",
@@ -135,6 +136,7 @@ class Version:
     hidden: frozenset = frozenset()  # ghost: (token, field) of columns dropped since
     last: dict = field(default_factory=dict)  # the image in the tombstone
     is_whole: bool = False  # ghost: stamped in every column
+    equals: frozenset = frozenset()  # ghost: (token, field) of values that met an equal one, which stayed
 
     def says(self, f):
         return self.image is not None and f in self.image and f not in self.unknown
@@ -374,6 +376,15 @@ class World(Ruled):
                 any(self.saw(k, f, t) for k in known) for t in self.equals(token, f)
             )
 
+        def new_equals(
+            one, other
+        ):  # of a change that met an equal one: whoever saw that one only has not seen this
+            known = {
+                f: other.gone if other.image is None else other.image.get(f, NULL).token
+                for _, f in one.equals
+            }
+            return {(t, f) for t, f in one.equals - other.equals if not self.saw(known[f], f, t)}
+
         fields = {*(s.image or ()), *(p.image or ())}
         by_s = {f for f in fields if is_new(s, p, f)} | {
             h for h in s.hidden if h not in p.hidden | self.logged - self.real or is_new_hidden(p, *h)
@@ -381,6 +392,7 @@ class World(Ruled):
         by_p = {f for f in fields if is_new(p, s, f)} | {
             h for h in p.hidden if h not in s.hidden | self.logged - self.real or is_new_hidden(s, *h)
         }
+        by_s, by_p = by_s | new_equals(s, p), by_p | new_equals(p, s)
         is_by_column = (
             pub.is_column
             and s.image is not None
@@ -597,10 +609,11 @@ class World(Ruled):
         row = None if row is None else dict(row)
         if meta is None:
             return Version(row, {} if row is None else {0: 1}, {}, 100, under=frozenset(replica.fields))
-        return replace(
-            meta.version,
-            image=None if meta.version.image is None else row if row is not None else meta.version.image,
-        )
+        if meta.version.image is None or row is None:
+            return meta.version
+        if not self.on("filled"):
+            row = {f: c for f, c in row.items() if f in meta.version.image}
+        return replace(meta.version, image=row)
 
     def colv_key(self, replica, f):
         if self.on("colv by field"):
@@ -739,6 +752,7 @@ class World(Ruled):
                 frozenset(fields),
                 old.hidden,
                 old.image or old.last,
+                equals=old.equals,
             )
         if old.image is None and not any(self.saw_delete(c.token, f, old.gone) for f, c in row.items()):
             self.log(
@@ -785,7 +799,16 @@ class World(Ruled):
                     if f not in before and row[f].value is None:
                         colv.pop(self.colv_key(replica, f), None)
         return Version(
-            dict(row), lineage, colv, replica.prio, unknown, 0, under, old.hidden, is_whole=is_whole
+            dict(row),
+            lineage,
+            colv,
+            replica.prio,
+            unknown,
+            0,
+            under,
+            old.hidden,
+            is_whole=is_whole,
+            equals=old.equals,
         )
 
     def pass_drop(self, replica, f, cells):
@@ -1071,8 +1094,10 @@ class World(Ruled):
 
     def resolve(self, pub, s, p, nick):
         """Merge or decide two concurrent versions; log the loser's values."""
+        sent = s, p
         lineage = merged(s.lineage, p.lineage)
-        hidden = s.hidden | p.hidden
+        hidden, equals = s.hidden | p.hidden, s.equals | p.equals
+        s, p = replace(s, equals=equals), replace(p, equals=equals)
         if s.image is None and p.image is None:
             event = self.token()
             self.parents |= {(event, f): {s.gone, p.gone} for f in range(self.last_field + 1)}
@@ -1106,6 +1131,7 @@ class World(Ruled):
                         if not one.image[f].token:
                             image[f] = other.image[f]
                             continue
+                        equals |= {(other.image[f].token, f)}
                         self.twins.setdefault((one.image[f].token, f), set()).add(other.image[f].token)
                         self.twins.setdefault((other.image[f].token, f), set()).add(one.image[f].token)
                 unknown = frozenset(f for f in fields if not s.says(f) and not p.says(f))
@@ -1121,8 +1147,9 @@ class World(Ruled):
                     s.under | p.under,
                     hidden,
                     is_whole=s.is_whole or p.is_whole,
+                    equals=equals,
                 )
-        self.check_false(pub, s, p)
+        self.check_false(pub, *sent)
         self.stats["conflicts"] += 1
         winner, loser = (s, p) if s.prio > p.prio else (p, s)
         stamp = max(lineage.values()) + 1
@@ -1137,20 +1164,29 @@ class World(Ruled):
             )
         image = dict(winner.image)
         if loser.image is None:
-            self.log([(loser.gone, 0), *((loser.gone, f) for f in fields)])
+            # What it says nothing of, it takes from the tombstone: there the delete does not lose.
+            self.log([(loser.gone, 0), *((loser.gone, f) for f in fields if winner.says(f))])
             self.parents |= {(event, f): {c.token} for f, c in image.items()}
+            said = frozenset()
+            if self.on("revived says") and loser is p:
+                said |= {
+                    f for f in loser.last if not winner.says(f) and f in pub.fields and f not in loser.unknown
+                }
             is_event = not pub.is_column  # with column tracking only the lineage is stamped
             is_stamped = any(winner.says(f) for f in image)
             image = {f: Cell(event, c.value) if is_event and winner.says(f) else c for f, c in image.items()}
             if self.on("revived") and loser is p:
                 image |= {f: c for f, c in loser.last.items() if not winner.says(f) and f in pub.fields}
             colv = None if is_event else winner.colv
-            unknown = frozenset(f for f in image if not winner.says(f))  # also what the tombstone gave
+            if colv is not None:
+                colv = {**colv, **dict.fromkeys((self.colv_key(pub, f) for f in said), (nick, stamp))}
+            unknown = frozenset(f for f in image if not winner.says(f))
             if self.on("revived elsewhere"):
                 unknown |= winner.unknown | loser.last.keys() - image.keys()
             return replace(
                 winner,
-                unknown=unknown,
+                unknown=unknown - said,
+                under=winner.under | said,
                 lineage=lineage,
                 colv=colv,
                 hidden=hidden if is_event and is_stamped else hidden | {(event, 0)},
@@ -1194,6 +1230,7 @@ class World(Ruled):
             under,
             hidden,
             is_whole=winner.is_whole or loser.is_whole,
+            equals=equals,
         )
 
     def recover(self, name):
@@ -1336,7 +1373,8 @@ class World(Ruled):
             absent = captured.keys() - version.image.keys()  # neither side of a revived row has them
             hidden = {(c.token, f) for f, c in version.image.items() if f not in fields and c.token}
             self.real |= hidden
+            image = captured if self.on("filled") else {f: captured[f] for f in version.image if f in captured}
             kept = replace(
-                version, image=captured, unknown=version.unknown | absent, hidden=version.hidden | hidden
+                version, image=image, unknown=version.unknown | absent, hidden=version.hidden | hidden
             )
         replica.meta[key] = Meta(gen, kept, *base)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.properties import schema_histories
 from tests.properties.ruled_worlds import Broken
-from tests.properties.schema_histories import GOLDEN, history, play
+from tests.properties.schema_histories import GOLDEN, SEEDS, history, play
 
 STAR = ("pair", "star")
 
@@ -15,6 +15,11 @@ def test_a_golden_history_needs_its_rule(name: str) -> None:
     play(tree, options, steps)
     with pytest.raises(Broken):
         play(tree, {**options, "off": (rule,)}, steps)
+
+
+def test_no_long_history_that_once_broke_breaks() -> None:
+    for seed in SEEDS:
+        history(seed, depth=(30, 60))
 
 
 def test_no_drawn_history_of_a_star_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
