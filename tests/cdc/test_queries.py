@@ -32,6 +32,7 @@ from tests.cdc.databases import (
     replayed,
     update,
 )
+from tests.faults.deaths import dies
 
 pytestmark = pytest.mark.spark
 
@@ -367,6 +368,8 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
         assert instance(root).min_lsn() == at
         cdc.Database(root).cleanup()
         assert len({bytes(row[0]) for row in change_table(spark, database, ORDERS).collect()}) == left
+    with dies("cdc.cleanup_after_table"):
+        instance(root).cleanup(logged[5])
     # By time: all that is older than the retention, counted back from the newest LSN, which stays.
     last = entries(database)[-1]
     for hours, lsn in ((1, high.next()), (30, high.next().next())):

@@ -150,8 +150,27 @@ UNUSED_FILES = ("files.before_removed", "files.after_removed")
 """Of a cleanup of the files of system tables."""
 
 
-REINITIALISED = ("reinit.before_void", "reinit.after_void")
-"""Of a reinitialisation, at the commit from which former metadata does not count."""
+REINITIALISED = ("reinit.after_export", "reinit.after_taken", "reinit.before_void", "reinit.after_void")
+"""Of a reinitialisation: what it keeps, gives up, and the commit from which former metadata does not count."""
+
+
+COLUMNS_CHANGED = (
+    *(
+        "schema.before_record",
+        "schema.after_record",
+        "schema.after_capture",
+        "schema.before_published_columns",
+    ),
+    *("schema.before_alter", "schema.after_alter", "schema.before_capture", "schema.before_dropped_values"),
+    *("schema.between_dropped_values", "schema.after_dropped_values", "schema.before_articles"),
+    *("schema.before_published_version", "schema.after_articles", "schema.between_skips"),
+    *("replace.after_capture", "replace.after_properties"),
+)
+"""Of a session, a capture, an `apply` or a skip that follows columns; passed in tests/schema."""
+
+
+REPAIRED = ("repair.before_losing_rows", "repair.before_info", "repair.after_losers")
+"""Of a repair; passed in tests/monitoring/test_merge_repair.py."""
 
 
 GIVEN_UP = ("give_up.before_move", "give_up.after_move", "give_up.before_pointer")

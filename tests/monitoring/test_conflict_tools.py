@@ -188,8 +188,8 @@ def test_conflicts_are_reported_and_decided_again(spark: SparkSession, replica_d
     assert re.search(rf"{ids['orders', 3]} +orders +id=3 +name\n", shown)
     # A run that dies is repeated: it writes nothing twice.
     edit = ConflictFilter(ids=(ids["orders", 2],)), {"n": "100", "name": None}
-    for point, written in (("before_merge", NAMES[2]), ("before_note", None)):
-        with dies(f"resolve.{point}"):
+    for point, written in (("resolve.before_merge", NAMES[2]), ("resolve.before_note", None)):
+        with dies(point):
             conflicts_of(hq, edit[0]).resolve(edit[1])
         assert pair.rows("hq", "orders")[1][1] == written
     edited = ("conflicts", "resolve", ids["orders", 2], "-f", str(hq), "--set", "n=100", "--set-null", "name")

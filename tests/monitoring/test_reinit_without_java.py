@@ -96,6 +96,18 @@ def test_what_was_not_sent_goes_up(hub: Hub, point: str) -> None:
     assert project(hub).validate().ok
 
 
+@pytest.mark.slow
+def test_a_reinitialisation_that_died_once_changes_were_given_up_is_made_again(hub: Hub) -> None:
+    with dies("reinit.after_taken"):
+        project(hub).reinit("north", discard_local=True)
+    assert not project(hub).sync("north").ok
+    done, _ = project(hub).reinit("north", discard_local=True).articles
+    assert len(DeltaTable(str(done.kept_at)).to_pyarrow_table()) == done.kept == 5
+    assert project(hub).sync().ok
+    assert rows(hub, "hq") == rows(hub, "north") == rows(hub, "south") == OF_HQ
+    assert logged(hub) == []
+
+
 def test_what_is_discarded_is_kept(hub: Hub) -> None:
     before = [head_version(hub.root(name) / "orders") for name in ("hq", "north")]
     planned, _ = project(hub).reinit("north", discard_local=True, dry_run=True).articles

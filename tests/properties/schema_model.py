@@ -1373,7 +1373,9 @@ class World(Ruled):
             absent = captured.keys() - version.image.keys()  # neither side of a revived row has them
             hidden = {(c.token, f) for f, c in version.image.items() if f not in fields and c.token}
             self.real |= hidden
-            image = captured if self.on("filled") else {f: captured[f] for f in version.image if f in captured}
+            image = (
+                captured if self.on("filled") else {f: captured[f] for f in version.image if f in captured}
+            )
             kept = replace(
                 version, image=image, unknown=version.unknown | absent, hidden=version.hidden | hidden
             )

@@ -119,7 +119,8 @@ def test_a_subscription_that_has_not_begun_takes_what_the_file_says_now(
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1)})
     file = publication_file(replica_dir)
-    dies("transactional.after_subscription", "apply", "-f", file)
+    for point in ("transactional.after_publication", "transactional.after_subscription"):
+        dies(point, "apply", "-f", file)
     new_table(north, "shop/items", {1: ("a", 1)})
     taken = {"sync_type": "none", "skip_errors": [20598], "destination": {"items": "shop/items"}}
     file = publication_file(replica_dir, subscribers=[{"subscriber": "./north", **taken}])
