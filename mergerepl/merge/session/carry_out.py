@@ -148,7 +148,8 @@ def _carry_out_side(
         for window in windows:
             if any(is_replacement(commit) for commit in window.user_commits):
                 replaced[window.article.nickname] = window.article
-        from mergerepl.merge.stage.late import LateRound, stage_late_round
+        from mergerepl.merge.stage.late import stage_late_round
+        from mergerepl.merge.stage.late_round import LateRound
 
         log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
         late = LateRound(
