@@ -157,6 +157,21 @@ def test_replicas_in_buckets_and_folders_are_synchronized(
         assert both.run(*line.split()), line
 
 
+@pytest.mark.slow
+def test_a_column_that_is_added_in_a_bucket_travels(sites: Callable[[str, str], Sites]) -> None:
+    both = sites("store", "store")
+    both.run("apply")
+    words = ("schema", "alter", "orders", "--ddl", "ADD COLUMN note STRING")
+    (answer,) = both.json(*words, "--dry-run")["answers"]
+    assert answer["answer"] == "follows"
+    assert {len(row) for row in both.rows(both.hq)} == {3}
+    both.run(*words)
+    both.call(edit, both.hq, ("note='new'", "id = 1"))
+    both.run("sync")
+    assert both.rows(both.hq) == both.rows(both.north)
+    assert both.rows(both.north)[1][3] == "new"
+
+
 POINTS = ("stage.before_manifest", "stage.after_manifest", "publisher.after_merge", "session.before_drop")
 
 

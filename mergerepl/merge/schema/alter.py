@@ -74,12 +74,6 @@ def alter_published(
 
 def _articles(publisher: Replica, name: str, publication: str | None) -> list[PublishedArticle]:
     """Return the published articles of the table of an article."""
-    if not publisher.root.is_local:
-        raise ConfigurationError(
-            f"`mergerepl schema alter` works on folders, and '{publisher.root}' is in a store. Nothing was changed. Run "
-            "the statement with your engine: the next `mergerepl sync` follows it.",
-            replica=str(publisher.root),
-        )
     published = [each for each in publisher.articles if publisher.publishes(each.pubid)]
     tables = {str(publisher.table(each)) for each in published if each.name == name}
     if len(tables) != 1 or publication is not None:
