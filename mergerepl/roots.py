@@ -67,7 +67,7 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".", may_be_stored: bool 
         uri = _store_uri(text, shown)
         if not may_be_stored:
             raise ConfigurationError(
-                f"Replica root {shown!r} is in an object store, where this is not supported. Use a local or mounted "
+                f"Replica root {shown!r} is in an object store, where only merge replication works. Use a local or mounted "
                 "folder.",
                 replica=uri,
             )
