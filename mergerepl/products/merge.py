@@ -172,9 +172,8 @@ def cleanup(
     if "files" in kinds:
         from mergerepl.merge.session.clean_up import clean_up_files
 
-        removed.append(
-            Removed(MERGE, str(root), "files", MERGE_FOLDER, clean_up_files(root, dry_run=dry_run))
-        )
+        files, note = clean_up_files(root, dry_run=dry_run)
+        removed.append(Removed(MERGE, str(root), "files", MERGE_FOLDER, files, note=note))
     return CleanupResult(Listing(removed), dry_run)
 
 

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.delta.own_checkpoints import COMMITS_BETWEEN
 from mergerepl.delta.tables import KEPT, KEPT_ROWS, remove_unused
+from mergerepl.errors import StoreError
+from mergerepl.merge.session.clean_up import clean_up_files
 from mergerepl.replica.control import ControlPlane
 from mergerepl.store.location import Location
 from mergerepl.systables import genhistory
 from tests.faults.deaths import dies
-from tests.networks import generation
+from tests.networks import generation, make_pair
 
 NAME = genhistory.TABLE.name
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -130,3 +132,11 @@ def test_a_cleanup_that_died_is_completed_by_the_next(folder: Path, point: str) 
     swept(folder, 2 * KEPT)
     assert rows(folder) == [COMMITS - 1]
     assert len(files(folder)) < COMMITS_BETWEEN + 4
+
+
+def test_an_edited_table_keeps_the_version_that_it_goes_back_to(tmp_path: Path) -> None:
+    hq, _ = make_pair(tmp_path)
+    contents = DeltaTable(str(hq.contents))
+    write_deltalake(contents, contents.to_pyarrow_table(), mode="overwrite")
+    with pytest.raises(StoreError, match="'MSmerge_contents' .* was edited"):
+        clean_up_files(hq.root)

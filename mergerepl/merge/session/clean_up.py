@@ -70,13 +70,20 @@ def clean_up_metadata(
         return CleanedMetadata(remove_dead(replica), kept)
 
 
-def clean_up_files(root: Location, *, dry_run: bool = False) -> int:
+def clean_up_files(root: Location, *, dry_run: bool = False) -> tuple[int, str | None]:
     """Remove files of a replica's system tables that no version has needed for a while; return their number.
+
+    Beside it why they stay: while a session is staged, its recovery reads the log. An edited table keeps the files of the
+    version that it goes back to.
 
     Raises: ConfigurationError if the folder is not a replica; LeaseError, StoreError.
     """
     with lease(root, purpose="mergerepl cleanup"):
-        return remove_files(Replica(root).require(), dry_run=dry_run)
+        replica = Replica(root).require()
+        replica.require_unedited()
+        if not _is_own_side_done(replica):
+            return 0, STAGED
+        return remove_files(replica, dry_run=dry_run), None
 
 
 def clean_up_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) -> None:
@@ -93,6 +100,7 @@ def clean_up_when_due(replicas: Sequence[Replica], *, now: datetime | None = Non
                 expire_overdue(replica, now or present(replica.info()))
                 _settle(replica)
                 _store(replica, cleanable(replica, now=now, at_most=A_DAY)[0])
+                replica.require_unedited()
                 remove_files(replica, now=now)
                 write_note(replica.root, _NOTE, stated)
         except (MergeReplError, OSError) as error:
