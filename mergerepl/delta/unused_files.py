@@ -65,7 +65,7 @@ def remove_unused(
     """Remove the files of the tables in a folder that were unused when an earlier call looked, and still are.
 
     The caller holds the folder. `kept` returns how long ago that must be, by the name of a table; by default a day.
-    Failures are logged. Returns the number of removed files; with `dry_run` that of the files that are unused now.
+    Failures are logged. Returns the number of removed files; `dry_run` only counts them.
     """
     now, before = now or datetime.now(UTC), _noted(folder)
     noted, removed = dict(before), 0
@@ -74,15 +74,16 @@ def remove_unused(
         known = before.get(name)
         # A time to come was noted by a clock that was wrong.
         is_known = known is not None and known.at <= now
-        if not dry_run and known is not None and is_known and now < known.at + kept(name):
+        if known is not None and is_known and now < known.at + kept(name):
             continue
         try:
             unused = _unused(folder / name, names, now)
-            if dry_run:
-                removed += len(unused.files) + len(_log_before(names, unused.checkpoint))
-                continue
-            if known is not None and is_known:
-                removed += _remove(folder / name, names, known, unused)
+            gone = _gone(folder / name, names, known, unused) if known is not None and is_known else []
+            removed += len(gone)
+            if not dry_run:
+                failpoint("files.before_removed")
+                storage(folder).delete(*(folder.join(name, *path.split("/")) for path in gone))
+                failpoint("files.after_removed")
             noted[name] = unused
         except (StoreError, OSError) as error:
             # The next cleanup tries again.
@@ -144,14 +145,12 @@ def _log_before(files: set[str], checkpoint: int | None) -> list[str]:
     )
 
 
-def _remove(table: Location, files: set[str], before: _Unused, unused: _Unused) -> int:
+def _gone(table: Location, files: set[str], before: _Unused, unused: _Unused) -> list[str]:
+    """Return the files that were unused before and are now."""
     gone = sorted({*before.files} & {*unused.files})
     if before.checkpoint is not None and _is_whole(table, files, before.checkpoint):
         gone += _log_before(files, before.checkpoint)
-    failpoint("files.before_removed")
-    storage(table).delete(*(table.join(*path.split("/")) for path in gone))
-    failpoint("files.after_removed")
-    return len(gone)
+    return gone
 
 
 def _is_whole(table: Location, files: set[str], checkpoint: int) -> bool:
