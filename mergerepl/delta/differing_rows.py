@@ -64,6 +64,20 @@ def differing_rows(
     return found
 
 
+@arrow_refusals()
+def columns_here(table: TableState, names: Sequence[str]) -> "pa.Table":
+    """Return columns of all rows of a table.
+
+    Raises: NeedsSparkError as `differing_rows`.
+    """
+    import pyarrow as pa
+
+    rows = _Rows.of(table)
+    found = pa.table({name: rows.column(name) for name in names})
+    require_texts(found)
+    return found
+
+
 @dataclass(frozen=True)
 class _Rows:
     """The rows of a table, by its files; the place of a row counts from the first file's first row."""

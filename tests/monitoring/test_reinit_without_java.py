@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 
 from mergerepl import Project
 from mergerepl.delta.log import head_version
@@ -39,6 +40,8 @@ def hub(published: Hub, replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> H
     monkeypatch.setattr(engine, "session", lambda **_: pytest.fail("few rows need no engine"))
     hub = published.copied(replica_dir)
     at_hq, at_north = hub.root("hq") / "orders", hub.root("north") / "orders"
+    # It is not published: only north has its values.
+    DeltaTable(str(at_north)).alter.add_columns([Field("own", PrimitiveType("string"))])
     edit_by_delta_rs(at_hq, "update t set note = 'sent' where id = 7")
     assert project(hub).sync().ok
     edit_by_delta_rs(at_hq, "update t set note = 'hq' where id = 1")
@@ -46,7 +49,7 @@ def hub(published: Hub, replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> H
     edit_by_delta_rs(at_hq, "insert into t values (9, 'hq', 0.0)")
     edit_by_delta_rs(at_north, "update t set note = 'north' where id in (1, 3)")
     edit_by_delta_rs(at_north, "delete from t where id = 4")
-    edit_by_delta_rs(at_north, "insert into t values (10, 'north', -0.0)")
+    edit_by_delta_rs(at_north, "insert into t values (10, 'north', -0.0, 'mine')")
     hub.expire("north", datetime.now(UTC))
     return hub
 
@@ -112,6 +115,8 @@ def test_a_reinitialisation_that_died_once_changes_were_given_up_is_made_again(h
 
 
 def test_what_is_discarded_is_kept(hub: Hub) -> None:
+    at_north = hub.root("north") / "orders"
+    edit_by_delta_rs(at_north, "update t set own = 'mine' where id in (2, 3)")
     before = [head_version(hub.root(name) / "orders") for name in ("hq", "north")]
     planned, _ = project(hub).reinit("north", discard_local=True, dry_run=True).articles
     assert [head_version(hub.root(name) / "orders") for name in ("hq", "north")] == before
@@ -119,13 +124,15 @@ def test_what_is_discarded_is_kept(hub: Hub) -> None:
     assert (done.inserts, done.updates, done.deletes, done.unsent) == (2, 2, 2, 4)
     assert (done.uploaded, done.conflicts, done.kept, planned.kept) == (0, 0, 5, 5)
     kept = DeltaTable(str(done.kept_at)).to_pyarrow_table().to_pylist()
-    assert {row["id"]: (row["note"], row["mergerepl_kind"]) for row in kept} == {
-        1: ("north", "replaced"),
-        2: ("b", "removed"),
-        3: ("north", "replaced"),
-        4: ("d", "brought back"),
-        10: ("north", "removed"),
+    assert {row["id"]: (row["note"], row["own"], row["mergerepl_kind"]) for row in kept} == {
+        1: ("north", None, "replaced"),
+        2: ("b", "mine", "removed"),
+        3: ("north", "mine", "replaced"),
+        4: ("d", None, "brought back"),
+        10: ("north", "mine", "removed"),
     }
+    theirs = DeltaTable(str(at_north)).to_pyarrow_table().to_pylist()
+    assert {row["id"] for row in theirs if row["own"] == "mine"} == {3}
     # North's versions continue the publisher's: no false conflict, and no change is lost.
     edit_by_delta_rs(hub.root("north") / "orders", "update t set note = 'again' where id in (1, 7)")
     edit_by_delta_rs(hub.root("hq") / "orders", "update t set price = 1.5 where id = 7")

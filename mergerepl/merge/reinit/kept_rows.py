@@ -2,13 +2,17 @@
 
 import json
 
-from mergerepl.changes import ROW
+from mergerepl.changes import ROW, SUBSCRIBER
 from mergerepl.delta import appended
+from mergerepl.delta.differing_rows import columns_here
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import NewTable, Transaction, create_table
-from mergerepl.frames import DataFrame, F
-from mergerepl.model.article import PublishedArticle
+from mergerepl.delta.tables import NewTable, TableState, Transaction, create_table, open_table, read_columns
+from mergerepl.delta.types import field
+from mergerepl.frames import DataFrame, F, is_in_process
+from mergerepl.merge.reinit.differences import ReinitArticle
 from mergerepl.replica.application_ids import RUN_APP_ID
+from mergerepl.rows.sql import quote
+from mergerepl.spark.in_memory import collected
 from mergerepl.store.location import Location
 
 KIND = "mergerepl_kind"
@@ -29,9 +33,38 @@ def rows_taken_away(decided: DataFrame, unsent: DataFrame | None) -> DataFrame:
     return lost.unionByName(undone.select(F.col(f"sent.{ROW}").alias(ROW), F.lit("brought back").alias(KIND)))
 
 
-def export(rows: DataFrame, article: PublishedArticle, folder: Location, mark: CommitMark) -> None:
-    """Write rows (`rows_taken_away`) with an article's columns to a new Delta table."""
+def own_columns(of: ReinitArticle) -> list[str]:
+    """Return the columns of the subscriber's table that are not published: no other replica has their values."""
+    published = {name.lower() for name in of.article.columns}
+    return [each["name"] for each in _table(of).fields if each["name"].lower() not in published]
+
+
+def export(rows: DataFrame, of: ReinitArticle, folder: Location, mark: CommitMark) -> None:
+    """Write rows (`rows_taken_away`) to a new Delta table, with all columns that the subscriber's table has.
+
+    Raises: NeedsSparkError in process, if only Spark reads the columns that are not published.
+    """
+    article, own = of.article, own_columns(of)
     named = zip(article.fields, article.columns, strict=True)
-    flat = rows.select(*(F.col(f"{ROW}.{field}").alias(name) for field, name in named), KIND)
-    create_table(folder, NewTable(json.loads(flat.schema.json())["fields"]), mark)
-    appended.append(flat, folder, Transaction(RUN_APP_ID, 1, mark))
+    flat = rows.select(*(F.col(f"{ROW}.{part}").alias(name) for part, name in named), KIND)
+    fields = [field(each["name"], each["type"]) for each in json.loads(flat.schema.json())["fields"]]
+    fields += [field(each["name"], each["type"]) for each in _table(of).fields if each["name"] in own]
+    create_table(folder, NewTable(fields), mark)
+    names, key = [each["name"] for each in fields], [*article.identity]
+    transaction = Transaction(RUN_APP_ID, 1, mark)
+    if not own:
+        appended.append(flat, folder, transaction)
+    elif is_in_process():
+        theirs = columns_here(_table(of), [*key, *own])
+        joined = collected(flat).join(theirs, keys=key, join_type="left outer")
+        appended.append(joined.select(names), folder, transaction)
+    else:
+        table = _table(of)
+        theirs = read_columns(rows.sparkSession, table.path, table.version, [*key, *own])
+        joined = flat.join(theirs, on=key, how="left").select(*map(quote, names))
+        appended.append(joined, folder, transaction)
+
+
+def _table(of: ReinitArticle) -> TableState:
+    side = of.sides[SUBSCRIBER]
+    return open_table(side.replica.table(side.articles[of.nickname]), of.versions[SUBSCRIBER])

@@ -73,7 +73,7 @@ def carried_out(
                 taken_away[nickname] = lost.count()
                 if taken_away[nickname] and not terms.is_dry:
                     mark = CommitMark(session, "reinit:kept", captured.sides[SUBSCRIBER].info.replid)
-                    export(lost, each.article, kept_at / each.article.name, mark)
+                    export(lost, each.of, kept_at / each.article.name, mark)
         at = kept_at if any(taken_away.values()) else None
         results = [
             _result(held, each, staged[each.of.nickname], taken_away[each.of.nickname], at) for each in found
