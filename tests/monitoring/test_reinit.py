@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 from mergerepl import Project
@@ -152,6 +153,10 @@ def test_what_is_discarded_is_kept_and_equal_rows_are_not_written(
     else:
         monkeypatch.setattr(differences, "_MANY", 0)
         monkeypatch.setattr(differences, "article_problem", lambda *_: "not by Arrow")
+    # A column that is not published.
+    at_north = hub.root("north") / "staff"
+    DeltaTable(str(at_north)).alter.add_columns([Field("own", PrimitiveType("string"))])
+    edit_by_delta_rs(at_north, "update t set own = 'mine' where id = 3")
     project(hub).sync("south")
     before = heads(hub, "hq", "north")
     with pytest.raises(ConfigurationError, match="has 6 changes that the publisher lacks: orders id=1; "):
@@ -162,7 +167,7 @@ def test_what_is_discarded_is_kept_and_equal_rows_are_not_written(
     assert (done.inserts, done.updates, done.deletes, done.uploaded, done.conflicts) == (2, 3, 4, 0, 0)
     assert (done.unsent, done.kept, planned.kept) == (5, 8, 8)
     assert rows(hub, "hq") == rows(hub, "north") == OF_HQ
-    assert rows(hub, "north", "staff") == {1: ("x",), 2: ("y",)}
+    assert rows(hub, "north", "staff") == {1: ("x", None), 2: ("y", None)}
     kept = DeltaTable(str(done.kept_at)).to_pyarrow_table().to_pylist()
     assert {row["id"]: (row["note"], row["mergerepl_kind"]) for row in kept} == {
         1: ("a", "replaced"),
@@ -175,6 +180,8 @@ def test_what_is_discarded_is_kept_and_equal_rows_are_not_written(
         12: ("unseen", "removed"),
     }
     assert (staff.unsent, staff.kept) == (1, 1)
+    (of_staff,) = DeltaTable(str(staff.kept_at)).to_pyarrow_table().to_pylist()
+    assert of_staff == {"id": 3, "name": "z", "mergerepl_kind": "removed", "own": "mine"}
     before = heads(hub, "hq", "north", "south")
     assert [each.status for each in project(hub).sync().sessions] == ["nothing_to_do"] * 2
     assert heads(hub, "hq", "north", "south") == before

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -18,6 +18,7 @@ from mergerepl.delta.opened import _delta_rs
 from mergerepl.delta.own_state import OwnState
 from mergerepl.delta.small_tables import count_rows, delete_rows, read_rows, update_rows, write_rows
 from mergerepl.delta.table import open_table
+from mergerepl.delta.unused_files import KEPT_ROWS, remove_unused
 from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.spark import session as engine
 from mergerepl.store.lease import LOCK_FILE, lease
@@ -198,6 +199,28 @@ def test_the_losing_rows_of_a_column_of_another_type_are_kept_beside_the_new_tab
 
 @pytest.mark.spark
 @pytest.mark.slow
+def test_unused_objects_are_removed_by_a_second_look(root, table, proxy: Proxy):
+    make(table)
+    with held(root):
+        for number in range(30):
+            append(table, number, mode="overwrite")
+    folder, now = table.parent, datetime(2026, 1, 1, tzinfo=UTC)
+    with held(root):
+        assert remove_unused(folder, now=now) == 0
+        append(table, 30, mode="overwrite")
+        asked = len(proxy.requests)
+        assert remove_unused(folder, now=now + KEPT_ROWS) > 50
+        assert len(proxy.requests) - asked <= 8
+        append(table, 31, mode="overwrite")
+        check(table)
+    # A new process reads what is left.
+    objects._kept.clear()
+    with held(root):
+        check(table)
+        assert [row["seq"] for row in read_rows(table, ["seq"])] == [31]
+    assert len([*storage(folder).files_below(folder)]) < 20
+
+
 def test_spark_reads_a_table_from_a_checkpoint_that_was_written_here(root, table, spark: SparkSession):
     with held(root):
         make(table)
