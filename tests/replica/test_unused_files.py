@@ -143,5 +143,5 @@ def test_an_edited_table_keeps_the_version_that_it_goes_back_to(tmp_path: Path) 
     hq, _ = make_pair(tmp_path)
     contents = DeltaTable(str(hq.contents))
     write_deltalake(contents, contents.to_pyarrow_table(), mode="overwrite")
-    with pytest.raises(StoreError, match="'MSmerge_contents' .* was edited"):
+    with pytest.raises(StoreError, match=r"'MSmerge_contents' .* was edited"):
         clean_up_files(hq.root)
