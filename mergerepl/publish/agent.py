@@ -63,5 +63,4 @@ class Agent:
         raise NotImplementedError
 
     def sweep(self, root: Location) -> None:
-        """Finish the decided work in a tracked folder."""
-        raise NotImplementedError
+        """Finish the decided work in a tracked folder; by default no folder is tracked."""
