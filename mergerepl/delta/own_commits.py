@@ -1,7 +1,8 @@
-"""Commits to system tables in a store, by two PUTs: the rows, and the commit under a condition.
+"""Commits to system tables, in a store by two PUTs: the rows, and the commit under a condition.
 
-delta-rs needs 7 to 11 requests for the same append (measured). Only plain tables of ours are committed to in this way:
-protocol 1 and 2, no partitions. A commit becomes version n + 1 of the version n that it was made for, or nothing.
+delta-rs needs 7 to 11 requests for the same append, and in a folder several times as long (measured). Only plain tables of
+ours are committed to in this way: protocol 1 and 2, no partitions. A commit becomes version n + 1 of the version n that it
+was made for, or nothing.
 """
 
 import json
@@ -13,21 +14,26 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from mergerepl.delta.fences import version_at
+from mergerepl.delta.footers import commit_statistics
 from mergerepl.delta.known_heads import note_head, note_seen
 from mergerepl.delta.log import head_version, last_version, log_actions, log_path, note_log_file
 from mergerepl.delta.marks import BOOKKEEPING, CommitMark
 from mergerepl.delta.own_log import PLAIN_WRITER, note_commit
+from mergerepl.delta.own_state import OwnState
 from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.store.location import Location
-from mergerepl.store.storage import is_local, put_once_written, storage
+from mergerepl.store.storage import is_local, put_commit, put_once_written
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ENGINE = "mergerepl"
 _PLAIN_ACTIONS = {"commitInfo", "protocol", "metaData", "txn", "add", "remove"}
+_COMMITS_OF_DELTA_RS = 10
+"""The checkpoint interval of system tables is a multiple of it."""
+
 _COMMITS_OF_CHECKPOINT = 4
 """A new process reads each commit since the last checkpoint of some ten tables; two PUTs write one."""
 
@@ -57,8 +63,8 @@ def last_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None":
 
 
 def _last_local_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None":
-    """Return the head of a system table in a folder and its rows, if delta-rs replaced them all for us in its last commit,
-    or the table was made without rows.
+    """Return the head of a system table in a folder and its rows, if we replaced them all in its last commit, or the table
+    was made without rows.
 
     None for any other table, and for a damaged one: delta-rs names the damage. Loading Arrow takes longer than delta-rs
     for the few tables that a command looks at, so delta-rs reads them where Arrow is not loaded.
@@ -72,7 +78,7 @@ def _last_local_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None
         actions = log_actions(table, version)
         info = _info_of(actions)
         is_ours = CommitMark.of_user_metadata(info.get("userMetadata")) == BOOKKEEPING
-        is_overwrite = info.get("operationParameters") == {"mode": "Overwrite"}
+        is_overwrite = info.get("operationParameters", {}).get("mode") == "Overwrite"
         is_plain = is_ours and is_overwrite and all(action.keys() <= _PLAIN_ACTIONS for action in actions)
         is_created = version == 0 and info.get("engineInfo") == _ENGINE
         if not (is_created or is_plain):
@@ -97,19 +103,29 @@ def _added_rows(table: Location, actions: Sequence[Mapping[str, Any]]) -> "list[
 
 
 def is_committed_here(state: TableState) -> bool:
-    """Whether this module commits to a table: a plain one in a store."""
+    """Whether this module makes the next commit to a table: a plain one in a store, or a plain system table in a folder.
+
+    In a folder delta-rs makes each tenth commit, and removes expired log files. The checkpoint is due then.
+    """
+    if is_local(state.path):
+        return isinstance(state, OwnState) and (state.version + 2) % _COMMITS_OF_DELTA_RS != 0
     is_plain = state.writer_version <= PLAIN_WRITER and not state.features
-    return not is_local(state.path) and is_plain and not state.metadata.partition_columns
+    return is_plain and not state.metadata.partition_columns
 
 
-def put_rows(table: Location, rows: "pa.Table") -> tuple[Location, int]:
-    """Write rows to a new file of a table; return its place and its size. It belongs to the table once it is committed."""
+def put_rows(table: Location, rows: "pa.Table") -> dict[Location, tuple[int, dict[str, Any]]]:
+    """Write rows to a new file of a table; return it with its size and statistics, for `commit_files`."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     at, written = table / f"part-00000-{uuid4()}-c000.snappy.parquet", BytesIO()
-    pq.write_table(rows, written)
-    put_once_written(at, written.getvalue())
-    return at, written.tell()
+    footers: list[pq.FileMetaData] = []
+    pq.write_table(rows, written, metadata_collector=footers)
+    put_once_written(at, written.getvalue(), is_durable=False)
+    bounded = [
+        each.name for each in rows.schema if pa.types.is_int64(each.type) or pa.types.is_string(each.type)
+    ]
+    return {at: (written.tell(), commit_statistics(footers[0], bounded))}
 
 
 def commit_files(
@@ -144,15 +160,22 @@ def commit_files(
         version = version_at(once[1], state.path)
         actions.append({"txn": {"appId": once[0], "version": version, "lastUpdated": now}})
     if is_overwrite:
-        for each in state.files(with_bounds=False).select(["path", "size_bytes"]).to_pylist():
-            removed = {"path": each["path"], "deletionTimestamp": now, "dataChange": True}
-            actions.append({"remove": {**removed, "extendedFileMetadata": True, "size": each["size_bytes"]}})
-            actions[-1]["remove"]["partitionValues"] = {}
+        for path, size in _files_of(state):
+            removed = {"path": path, "deletionTimestamp": now, "dataChange": True}
+            removed |= {"extendedFileMetadata": True, "size": size, "partitionValues": {}}
+            actions.append({"remove": removed})
     for file, (size, statistics) in files.items():
         added = {"path": file.name, "partitionValues": {}, "size": size, "modificationTime": now}
         actions.append({"add": {**added, "dataChange": True, "stats": json.dumps(statistics)}})
     _put(state, actions)
     return state.version + 1
+
+
+def _files_of(state: TableState) -> list[tuple[str, int]]:
+    if isinstance(state, OwnState):
+        return [(path, added["size"]) for path, added in state.own.files.items()]
+    files = state.files(with_bounds=False).select(["path", "size_bytes"]).to_pylist()
+    return [(each["path"], each["size_bytes"]) for each in files]
 
 
 def _put(state: TableState, actions: Sequence[Mapping[str, Any]]) -> None:
@@ -161,7 +184,7 @@ def _put(state: TableState, actions: Sequence[Mapping[str, Any]]) -> None:
     data = f"{text}\n".encode()
     with state.committing():
         try:
-            tag = storage(at).put_if_absent(at, data)
+            tag = put_commit(at, data)
         except FileExistsError as error:
             raise CommitConflictError(
                 f"Another agent wrote to '{state.path}' at the same time. Nothing was committed. Run again: what was "
@@ -172,6 +195,8 @@ def _put(state: TableState, actions: Sequence[Mapping[str, Any]]) -> None:
     note_head(state.path, version)
     note_seen(state.path, version, [str(state.path), version, len(data), 0, tag])
     note_commit(state.path, version, actions)
+    if is_local(state.path):
+        return
     note_log_file(state.path, version, data)
     # Tables take turns, by the lengths of their names: a session commits to some ten.
     if (version + len(state.path.prefix)) % _COMMITS_OF_CHECKPOINT == 0:

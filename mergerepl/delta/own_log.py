@@ -1,13 +1,14 @@
-"""Logs of system tables in a store, read by this process and kept.
+"""Logs of system tables, read by this process and kept.
 
-To open a table, delta-rs reads each commit since the last checkpoint twice, and once more for each question about a
-transaction. Only the holder of a root's register commits there. So it reads such a log once, and its own commits move it on
-without a request.
+To open a table in a store, delta-rs reads each commit since the last checkpoint twice, and once more for each question
+about a transaction. Only the holder of a root's register commits there. So it reads such a log once, and its own commits
+move it on without a request. In a folder, a log that is kept is read on from there while its last commit is the same file.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,11 +21,13 @@ from mergerepl.delta.log import (
     LOG_FOLDER,
     actions_of,
     as_seen,
+    has_commit,
     is_without_checkpoint,
     last_version,
     log_actions,
 )
 from mergerepl.delta.parquet_files import parquet_source
+from mergerepl.roots import SYSTEM_FOLDERS
 from mergerepl.store.location import Location
 from mergerepl.store.register import registers_above
 from mergerepl.store.rehearsal import worker_threads
@@ -35,12 +38,15 @@ if TYPE_CHECKING:
 
     from mergerepl.store.register import Line
 
+PLAIN_WRITER = 2
+"""The writer version of a table that this process commits to by itself, if it lists no features."""
+
 _AT_ONCE = 8
 _KINDS = ("protocol", "metaData", "txn", "add")
 """The actions of a checkpoint that describe the table. Ours has no removed files: no VACUUM of ours asks for them."""
 
-PLAIN_WRITER = 2
-"""The writer version of a table that this process commits to by itself in a store, if it lists no features."""
+_RESTRICTIONS = ("delta.invariants", '"nullable":false')
+"""Words in the columns of a table whose writer has to check rows."""
 
 _MOST_BYTES = 8 << 20
 
@@ -59,6 +65,20 @@ class OwnLog:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     transactions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if a writer that fulfils the first two protocols may append to the table, and replace its rows.
+
+        Its files hold exactly its rows, in all columns.
+        """
+        if not self.protocol or not self.metadata or self.metadata.get("partitionColumns"):
+            return False
+        stated = self.protocol
+        is_old = stated["minReaderVersion"] <= 1 and stated["minWriterVersion"] <= PLAIN_WRITER
+        is_append_only = (self.metadata.get("configuration") or {}).get("delta.appendOnly", "") == "true"
+        restricted = any(each in self.metadata["schemaString"] for each in _RESTRICTIONS)
+        return is_old and not is_append_only and not restricted
 
     def moved(self, version: int, actions: Iterable[Mapping[str, Any]]) -> OwnLog:
         """Return the log after a commit."""
@@ -94,12 +114,20 @@ class OwnLog:
 _logs: dict[Location, tuple[Line, OwnLog]] = {}
 
 _MOST_LOGS = 1000
+_logs_in_folders: dict[Location, tuple[list[Any], OwnLog]] = {}
+"""A system table in a folder -> the value of `as_seen` at a version, and the log. The last one used comes last."""
+
 _transactions: dict[Location, tuple[list[Any] | None, OwnLog]] = {}
 """A user's table -> the value of `as_seen` at a version, and the transactions until then. The last one used comes last."""
 
 
 def log_of(table: Location, version: int) -> OwnLog | None:
-    """Return the log of a table at a version; None if delta-rs has to read it: this process is not the one that writes."""
+    """Return the log of a system table at a version; None if delta-rs has to read it.
+
+    In a store that is if this process is not the one that writes.
+    """
+    if is_local(table):
+        return _log_in_folder(table, version)
     if (line := line_of(table)) is None:
         return None
     kept = _logs.get(table)
@@ -116,6 +144,35 @@ def log_of(table: Location, version: int) -> OwnLog | None:
         return None
     _logs[table] = line, found
     return found
+
+
+def _log_in_folder(table: Location, version: int) -> OwnLog | None:
+    """Return the log of a system table in a folder, as `log_of` does.
+
+    Without Arrow, delta-rs reads it: to load Arrow takes longer than the few tables that such a command looks at.
+    """
+    if table.parent.name not in SYSTEM_FOLDERS or "pyarrow" not in sys.modules:
+        return None
+    try:
+        seen, found = _logs_in_folders.pop(table, (None, OwnLog()))
+        # A commit before the last checkpoint may have expired.
+        is_there = 0 <= found.version <= version and has_commit(table, found.version)
+        if not is_there or as_seen(table, found.version) != seen:
+            found = _last_checkpoint(table)
+        found = _moved_to(table, version, found)
+        if not found.is_plain:
+            return None
+        _keep_in_folder(table, found)
+    except (OSError, ValueError, KeyError):
+        # delta-rs names what is wrong with it.
+        return None
+    return found
+
+
+def _keep_in_folder(table: Location, log: OwnLog) -> None:
+    _logs_in_folders[table] = as_seen(table, log.version), log
+    while len(_logs_in_folders) > _MOST_LOGS:
+        _logs_in_folders.pop(next(iter(_logs_in_folders)), None)
 
 
 def transactions_of(table: Location, version: int) -> Mapping[str, Any] | None:
@@ -158,12 +215,10 @@ def _moved_to(table: Location, version: int, log: OwnLog) -> OwnLog:
     if log.version > version:
         raise ValueError(f"version {version} is before the one that is known")
     wanted = range(log.version + 1, version + 1)
-    if is_local(table):
+    if len(wanted) <= 1 or is_local(table):
         for at in wanted:
             log = log.moved(at, log_actions(table, at))
         return log
-    if len(wanted) <= 1:
-        return next((log.moved(at, log_actions(table, at)) for at in wanted), log)
     with worker_threads(_AT_ONCE) as pool:
         for at, read in [(each, pool.submit(log_actions, table, each)) for each in wanted]:
             log = log.moved(at, read.result())
@@ -185,9 +240,7 @@ def log_read_here(table: Location, version: int) -> OwnLog | None:
         found = _moved_to(table, version, _last_checkpoint(table))
     except (FileNotFoundError, ValueError, KeyError):
         return None
-    stated = found.protocol.get("minWriterVersion", PLAIN_WRITER + 1)
-    is_plain = stated <= PLAIN_WRITER and found.metadata and not found.metadata.get("partitionColumns")
-    return found if is_plain else None
+    return found if found.is_plain else None
 
 
 @contextmanager
@@ -221,6 +274,11 @@ def last_transaction(transactions: Mapping[str, Any], app_id: str) -> int:
 
 def note_commit(table: Location, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
     """Note a commit of this process."""
+    if is_local(table):
+        known = _logs_in_folders.get(table)
+        if known is not None and known[1].version == version - 1:
+            _keep_in_folder(table, known[1].moved(version, actions))
+        return
     kept = _logs.get(table)
     if kept is not None and kept[0] is line_of(table) and kept[1].version == version - 1:
         _logs[table] = kept[0], kept[1].moved(version, actions)

@@ -1,4 +1,4 @@
-"""A table in a store, as this process knows it without delta-rs (`own_log`)."""
+"""A table as this process knows it without delta-rs (`own_log`)."""
 
 import json
 from collections.abc import Iterator
@@ -63,7 +63,8 @@ class OwnState(TableState):
 
     def checkpoint(self) -> None:
         """Write a checkpoint of this version."""
-        if self.writer_version <= PLAIN_WRITER and not self.features:
+        is_plain = self.writer_version <= PLAIN_WRITER and not self.features
+        if is_plain and not self.path.is_local:
             write_checkpoint(self.path, self.own)
         else:
             super().checkpoint()
@@ -73,13 +74,16 @@ class OwnState(TableState):
     def committing(self) -> Iterator[None]:
         """Check that this process may commit the next version, for one commit by itself; notes an unknown outcome."""
         before_write()
+        if self.path.is_local:
+            yield
+            return
         refuse_fence(last_transaction(self.own.transactions, FENCE_APP_ID), self.path)
         with outcome_noted(self.path):
             yield
 
 
 def own_state(path: Location, version: int) -> OwnState | None:
-    """Return a system table of a root whose register this process holds; None for other tables."""
+    """Return a system table, in a store one whose register this process holds; None for other tables."""
     if (own := log_of(path, version)) is None:
         return None
     readers = frozenset(own.protocol.get("readerFeatures") or ())

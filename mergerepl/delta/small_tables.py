@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.create import NewTable, create_table
@@ -15,12 +16,12 @@ from mergerepl.delta.own_log import own_copy
 from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import TableState, open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.transactions import Transaction, commit_properties
-from mergerepl.delta.types import field, json_of
-from mergerepl.errors import StoreError
+from mergerepl.delta.types import Json, field, json_of
+from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
-from mergerepl.store.storage import is_local
+from mergerepl.store.storage import is_local, storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -244,16 +245,18 @@ def write_rows(
         create_table(path, NewTable(fields, (), properties), CommitMark("", "create"))
         if not rows.num_rows:
             return 0
-    if not is_local(path):
-        state = open_table(path)
-        is_plain = set(rows.column_names) <= {each["name"] for each in state.fields}
-        if is_plain and is_committed_here(state):
-            is_overwrite = mode == "overwrite"
-            files = {}
-            if rows.num_rows:
-                file, size = put_rows(path, rows)
-                files[file] = size, {"numRecords": rows.num_rows}
+    state = open_table(path)
+    if is_committed_here(state) and _has_columns(state, rows.schema):
+        is_overwrite = mode == "overwrite"
+        files = put_rows(path, rows) if rows.num_rows else {}
+        try:
             return commit_files(state, files, mark=BOOKKEEPING, once=once, is_overwrite=is_overwrite)
+        except CommitConflictError:
+            if not is_local(path):
+                raise
+            # A user's OPTIMIZE, say. delta-rs commits after it, or names what it conflicts with.
+            for file in files:
+                storage(file).delete(file)
     with _writing(path) as table:
         # A table of an older release lacks the newest columns.
         is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}
@@ -262,6 +265,19 @@ def write_rows(
         terms = commit_properties(path, BOOKKEEPING, done)
         write_deltalake(table, rows, mode=mode, commit_properties=terms, **more)
         return table.version()
+
+
+def _has_columns(state: TableState, schema: "pa.Schema") -> bool:
+    """Whether a table has columns of these names and types. One of an older release lacks the newest."""
+    stored = {each["name"]: each["type"] for each in state.fields}
+    return all(stored.get(name) == type_ for name, type_ in _types_of(schema).items())
+
+
+@lru_cache(maxsize=256)
+def _types_of(schema: "pa.Schema") -> dict[str, Json]:
+    from deltalake import Schema
+
+    return {each["name"]: each["type"] for each in json.loads(Schema.from_arrow(schema).to_json())["fields"]}
 
 
 def update_rows(path: Location, values: Mapping[str, str], *, where: str) -> None:

@@ -233,12 +233,11 @@ def open_table(path: Location, version: int | None = None) -> TableState:
 
     path = Location.of(path)
     at = head_version(path) if version is None else version
-    if not path.is_local:
-        from mergerepl.delta.own_state import own_state, users_state
-
-        if (known := own_state(path, at) or users_state(path, at)) is not None:
-            return known
     refuse_empty_commit(path, at)
+    from mergerepl.delta.own_state import own_state, users_state
+
+    if (known := own_state(path, at) or users_state(path, at)) is not None:
+        return known
     read_at = _version_alike(path, at)
     try:
         opened = open_or_reuse(path, read_at)

@@ -21,6 +21,7 @@ from mergerepl.delta.transactions import (
     write_once,
 )
 from mergerepl.delta.types import Field, ddl_of, field, json_of
+from mergerepl.errors import CommitConflictError
 from mergerepl.rows.sql import literal, quote
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
@@ -54,8 +55,16 @@ def add_files(
     """
     if is_committed_here(state):
         sizes = {file: (size_to_read(file), statistics) for file, statistics in files.items()}
-        commit_files(state, sizes, mark=transaction.mark, once=(transaction.app_id, transaction.version))
-        return
+        try:
+            commit_files(state, sizes, mark=transaction.mark, once=(transaction.app_id, transaction.version))
+        except CommitConflictError:
+            if not state.path.is_local:
+                raise
+            # delta-rs commits after a user's OPTIMIZE, say, or names what it conflicts with.
+        else:
+            if state.path.is_local:
+                read_back(state.path, transaction, from_version_exclusive=state.version)
+            return
     from deltalake.transaction import AddAction
 
     def added(file: Location, statistics: Mapping[str, Any]) -> AddAction:

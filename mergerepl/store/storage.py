@@ -55,13 +55,13 @@ class FolderStorage:
         if is_durable:
             self.force_to_disk(at.parent)
 
-    def put_if_absent(self, at: Location, data: bytes) -> str:
+    def put_if_absent(self, at: Location, data: bytes, *, is_durable: bool = True) -> str:
         """Create a file in an existing folder; return its tag.
 
         Raises: FileExistsError if another writer was first.
         """
         before_write()
-        temporary = _written_beside(at, data, is_durable=True)
+        temporary = _written_beside(at, data, is_durable=is_durable)
         try:
             os.link(temporary, at)
         except OSError as error:
@@ -73,7 +73,8 @@ class FolderStorage:
             os.rename(temporary, at)
         finally:
             self.delete(temporary)
-        self.force_to_disk(at.parent)
+        if is_durable:
+            self.force_to_disk(at.parent)
         return _tag_of(data)
 
     def put_if_unchanged(self, at: Location, data: bytes, tag: str) -> str:
@@ -210,13 +211,24 @@ def read_text(at: Location) -> str | None:
     return None if found is None else found[0].decode("utf-8")
 
 
-def put_once_written(at: Location, data: bytes) -> None:
+def put_once_written(at: Location, data: bytes, *, is_durable: bool = True) -> None:
     """Write a file under a name of its own."""
     found = storage(at)
     if isinstance(found, FolderStorage):
-        found.put(at, data)
+        found.put(at, data, is_durable=is_durable)
     else:
         found.put_once_written(at, data)
+
+
+def put_commit(at: Location, data: bytes) -> str:
+    """Create a log file of a table; return its tag. In a folder it is not forced to disk: delta-rs and Spark do not either.
+
+    Raises: FileExistsError if another writer was first.
+    """
+    found = storage(at)
+    if isinstance(found, FolderStorage):
+        return found.put_if_absent(at, data, is_durable=False)
+    return found.put_if_absent(at, data)
 
 
 def put_text(at: Location, text: str) -> None:

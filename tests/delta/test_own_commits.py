@@ -1,0 +1,199 @@
+"""Commits to system tables in folders that this process makes by itself: delta-rs and Spark read them as their own."""
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.log import head_version, log_actions
+from mergerepl.delta.marks import BOOKKEEPING, CommitMark
+from mergerepl.delta.own_commits import commit_files, put_rows
+from mergerepl.delta.own_log import log_of
+from mergerepl.delta.small_tables import delete_rows, read_rows, write_rows
+from mergerepl.delta.table import open_table
+from mergerepl.delta.transactions import Transaction, is_done
+from mergerepl.delta.writes import add_files
+from mergerepl.errors import CommitConflictError
+from mergerepl.store.location import Location
+
+PROPERTIES = {"delta.checkpointInterval": "10", "delta.logRetentionDuration": "interval 0 days"}
+FIELDS = [
+    {"name": name, "type": type_, "nullable": True, "metadata": {}}
+    for name, type_ in (("seq", "long"), ("name", "string"), ("at", "timestamp"))
+]
+
+
+def rows(*numbers: int) -> pa.Table:
+    times = pa.array([number * 1000 for number in numbers], pa.timestamp("us", "UTC"))
+    return pa.table({"seq": pa.array(numbers, pa.int64()), "name": [f"n{n}" for n in numbers], "at": times})
+
+
+def made(table: Location) -> Location:
+    create_table(table, NewTable(FIELDS, (), PROPERTIES), CommitMark("s", "setup:create"))
+    return table
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Location:
+    return made(Location.of(tmp_path) / "_mergerepl" / "MSmerge_history")
+
+
+def numbers(table: Location) -> list[int]:
+    return sorted(row["seq"] for row in read_rows(table, ["seq"], where="true"))
+
+
+def is_ours(table: Location) -> bool:
+    infos = [each["commitInfo"] for each in log_actions(table, head_version(table)) if "commitInfo" in each]
+    return bool(infos[0].get("engineInfo") == "mergerepl")
+
+
+def described(table: Location) -> tuple[object, ...]:
+    """Return what delta-rs says of a table: its rows, its last transaction, its files and their bounds."""
+    log = DeltaTable(str(table))
+    names = ["num_records", "min.seq", "max.seq", "min.name", "max.name", "null_count.seq"]
+    files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
+    bounds = sorted(str([file[name] for name in names]) for file in files)
+    stored = log.to_pyarrow_table().sort_by([("seq", "ascending"), ("at", "ascending")])
+    return stored, log.transaction_version("app"), bounds
+
+
+def names_in_log(table: Location) -> set[str]:
+    return {file.name for file in (Path(str(table)) / "_delta_log").iterdir()}
+
+
+def test_they_are_read_as_those_of_delta_rs(table: Location) -> None:
+    """A table outside of the system tables gets the same commits from delta-rs."""
+    other = made(table.parent.parent / "by_delta_rs")
+    engines = []
+    for number in range(1, 23):
+        for each in (table, other):
+            if number % 6 == 0:
+                write_rows(each, rows(number, -number), mode="overwrite", properties={})
+            elif number % 5 == 0:
+                delete_rows(each, where=f"seq = {number - 1}")
+            else:
+                once = ("app", number) if number % 4 == 0 else None
+                write_rows(each, rows(number, 0), mode="append", properties={}, once=once)
+            engines.append((each, is_ours(each)))
+        assert described(table) == described(other)
+    assert (other, True) not in engines
+    # delta-rs commits what deletes rows, and each tenth version: it writes a checkpoint then, and removes expired commits.
+    assert engines.count((table, False)) == 4 + 2
+    assert names_in_log(table) == names_in_log(other)
+
+
+def test_a_log_is_read_on_from_what_is_known(table: Location) -> None:
+    write_rows(table, rows(1), mode="append", properties={})
+    before = log_of(table, 1)
+    assert before is not None
+    # Another process appends, and deletes a row.
+    write_deltalake(str(table), rows(2), mode="append")
+    DeltaTable(str(table)).delete("seq = 1")
+    known = log_of(table, 3)
+    assert known is not None
+    assert known.files.keys() == {*DeltaTable(str(table)).file_uris()} or len(known.files) == 1
+    write_rows(table, rows(3), mode="append", properties={})
+    assert is_ours(table)
+    assert numbers(table) == [2, 3]
+    assert log_of(table, 1) == before
+
+
+def test_a_folder_that_was_replaced_is_read_anew(table: Location, tmp_path: Path) -> None:
+    write_rows(table, rows(1), mode="append", properties={})
+    shutil.copytree(str(table), tmp_path / "copy")
+    write_rows(table, rows(2), mode="append", properties={})
+    shutil.rmtree(str(table))
+    shutil.copytree(tmp_path / "copy", str(table))
+    write_deltalake(str(table), rows(4), mode="append")
+    write_rows(table, rows(5), mode="append", properties={})
+    assert numbers(table) == [1, 4, 5]
+
+
+def test_a_commit_follows_one_that_came_first(table: Location) -> None:
+    state = open_table(table)
+    write_deltalake(str(table), rows(1), mode="append")
+    with pytest.raises(CommitConflictError, match="at the same time"):
+        commit_files(state, put_rows(table, rows(2)), mark=BOOKKEEPING)
+    done = Transaction("app", 7, CommitMark("session", "step"))
+    add_files(state, {file: facts for file, (_, facts) in put_rows(table, rows(3)).items()}, done)
+    assert numbers(table) == [1, 3]
+    assert is_done(open_table(table), done)
+
+
+def test_writers_at_once_lose_nothing(table: Location) -> None:
+    def write(number: int) -> None:
+        write_rows(table, rows(number), mode="append", properties={})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(12)))
+    assert numbers(table) == [*range(12)]
+    stored = DeltaTable(str(table)).file_uris()
+    assert len(stored) == 12 == len([*Path(str(table)).glob("*.parquet")]), "a file that lost stays"
+
+
+def _of_append_only(log: DeltaTable) -> None:
+    log.alter.set_table_properties({"delta.appendOnly": "true"})
+
+
+def _of_change_feed(log: DeltaTable) -> None:
+    log.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+
+
+def _of_a_check(log: DeltaTable) -> None:
+    log.alter.add_constraint({"positive": "seq > 0"})
+
+
+@pytest.mark.parametrize("alter", [_of_append_only, _of_change_feed, _of_a_check])
+def test_delta_rs_commits_to_a_table_that_asks_more(
+    table: Location, alter: Callable[[DeltaTable], None]
+) -> None:
+    write_rows(table, rows(1), mode="append", properties={})
+    assert is_ours(table)
+    alter(DeltaTable(str(table)))
+    write_rows(table, rows(2), mode="append", properties={})
+    assert not is_ours(table)
+    assert numbers(table) == [1, 2]
+
+
+def test_columns_of_other_types_are_left_to_delta_rs(table: Location) -> None:
+    narrow = rows(1).set_column(0, "seq", pa.array([1], pa.int32()))
+    write_rows(table, narrow, mode="append", properties={})
+    assert not is_ours(table)
+    more = rows(2).append_column("more", pa.array(["new"]))
+    write_rows(table, more, mode="append", properties={})
+    assert not is_ours(table)
+    write_rows(table, more, mode="append", properties={})
+    assert is_ours(table)
+    write_rows(table, rows(3), mode="append", properties={})
+    assert [row["more"] for row in read_rows(table, ["more"], where="seq = 3")] == [None]
+
+
+def test_a_damaged_log_is_named_by_delta_rs(table: Location) -> None:
+    write_rows(table, rows(1), mode="append", properties={})
+    copy = table.parent.parent / "_cdc" / table.name
+    shutil.copytree(str(table), str(copy))
+    (Path(str(copy)) / "_delta_log" / f"{1:020}.json").write_text('{"add": ')
+    assert log_of(copy, 1) is None
+
+
+@pytest.mark.spark
+def test_spark_reads_and_continues_them(table: Location, spark: SparkSession) -> None:
+    for number in range(3):
+        write_rows(table, rows(number), mode="append", properties={}, once=("app", number))
+    write_rows(table, rows(7, 8), mode="overwrite", properties={})
+    # As a process leaves it that is killed within a commit.
+    (Path(str(table)) / "_delta_log" / f"{5:020}.json.17.4.tmp").write_text("{")
+    found = spark.read.format("delta").load(table.spark_uri)
+    assert sorted(row.seq for row in found.where("name >= 'n8'").collect()) == [8]
+    found.where("seq = 7").write.format("delta").mode("append").save(table.spark_uri)
+    write_rows(table, rows(9), mode="append", properties={})
+    assert is_ours(table)
+    assert numbers(table) == [7, 7, 8, 9]
+    assert open_table(table).transaction_version("app") == 2
+    assert spark.read.format("delta").load(table.spark_uri).count() == 4
