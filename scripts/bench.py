@@ -15,7 +15,8 @@ tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes
 idle run; 100,000 updates beside the same by hand, in turns; 1,000 in 1 M and 10 M rows), conflicts (1 M rows changed at
 both sides beside 1 M changed at one, the newest 20 of the conflicts listed, and the purge of all), aged (what a session
 reads and writes after 100, 1,000 and 10,000 sessions), real (after 100 and 1,000 sessions that were run), reinit (a
-subscriber of 1 M rows, 100 of them different, filled again; beside a new one).
+subscriber of 1 M rows, 100 of them different, filled again; beside a new one), columns (three subscribers of 1 M rows:
+ADD COLUMN, 100 updates, and a replaced table with 100 other rows).
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
 publisher's rows win. It keeps no losing row, no lineage and nothing to recover with. Both run in one session,
@@ -36,7 +37,7 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 from bench_products import captures, commands, tracking
-from bench_sessions import aged_sessions, filled_again
+from bench_sessions import aged_sessions, changed_tables, filled_again
 from bench_tables import (
     changes_of,
     commits_below,
@@ -446,7 +447,7 @@ def main() -> None:
     """Run the chosen parts."""
     every = (
         *("mr1", "hundred", "small", "scale", "idle", "few", "updates", "cold", "counts"),
-        *("tracking", "cdc", "partitions", "transactional", "conflicts", "aged", "real", "reinit"),
+        *("tracking", "cdc", "partitions", "transactional", "conflicts", "aged", "real", "reinit", "columns"),
     )
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -465,7 +466,10 @@ def main() -> None:
                 "| sessions | reads | bytes read | bytes written | commits | limit |\n|---|---|---|---|---|---|"
             )
             aged_sessions(options.rounds, are_real=part == "real")
-    if set(parts) <= {"aged", "real"}:
+    if "columns" in parts:
+        print("| change | sync | rows sent | users' commits | files written |\n|---|---|---|---|---|")
+        changed_tables(options.rounds)
+    if set(parts) <= {"aged", "real", "columns"}:
         return
     spark = engine.session(long_running=True)
     header = "| load | rows | changes | conflicts | mergerepl | by hand | ratio | limit |"

@@ -1,4 +1,6 @@
-"""The benchmark's parts about age: a session after 100, 1,000 and 10,000 of them, and a subscriber that is filled again."""
+"""The benchmark's parts about age and change: a session after 100, 1,000 and 10,000 of them, a subscriber that is filled
+again, and a publisher's table that gets a column or is replaced.
+"""
 
 import statistics
 import tempfile
@@ -8,9 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
-from bench_tables import timed, write_table
-from deltalake import DeltaTable, write_deltalake
+from bench_tables import commits_below, timed, write_table
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -142,3 +146,66 @@ def filled_again(spark: SparkSession, rounds: int, warm_up: int) -> None:
         f"| reinit, 100 of 1,000,000 rows differ; a new subscriber | {ours:.1f} s | {copy:.1f} s | {ours / copy:.2f} | |",
         flush=True,
     )
+
+
+def changed_tables(rounds: int, rows: int = 1_000_000) -> None:
+    """Time a sync of three subscribers after an ADD COLUMN at the publisher, after 100 updates, and after the publisher's
+    table was replaced by one with 100 other rows, in turns. The users write by deltalake.
+    """
+    found: dict[str, list[tuple[float, int, int, int]]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder, columns = Path(name), {"id": pa.array(range(rows)), "note": pa.array(["a"] * rows)}
+        table = folder / "hq" / "orders"
+        write_deltalake(str(table), pa.table(columns))
+        stated = {
+            "publication": "bench",
+            "publisher": "./hq",
+            "articles": [{"name": "orders", "key": ["id"]}],
+        }
+        subscribers = [{"subscriber": f"./{each}"} for each in ("north", "south", "east")]
+        (folder / "mergerepl.yml").write_text(yaml.safe_dump({**stated, "subscriptions": subscribers}))
+        project = mergerepl.Project.load(folder / "mergerepl.yml")
+        project.apply()
+
+        def add(number: int) -> None:
+            DeltaTable(str(table)).alter.add_columns([Field(f"c{number}", PrimitiveType("string"))])
+
+        def update(number: int) -> None:
+            DeltaTable(str(table)).update(
+                {"note": f"'u{number}'"}, predicate=f"id % {rows // 100} = {number}"
+            )
+
+        def replace_table(number: int) -> None:
+            whole = DeltaTable(str(table)).to_pyarrow_table()
+            step = rows // 100
+            others = pc.is_in(whole["id"], value_set=pa.array(range(number + step // 2, rows, step)))
+            notes = pc.if_else(others, f"r{number}", whole["note"])
+            whole = whole.set_column(whole.schema.get_field_index("note"), "note", notes)
+            write_deltalake(str(table), whole, mode="overwrite", schema_mode="overwrite")
+
+        for number in range(rounds):
+            for change in (add, update, replace_table):
+                change(number)
+                files, commits = _files_below(folder), commits_below(folder)
+                results: list[mergerepl.SessionResult] = []
+                took = timed(lambda: results.extend(project.sync().sessions))  # noqa: B023
+                sent = sum(
+                    each.download.inserts + each.download.updates + each.download.deletes for each in results
+                )
+                after = commits_below(folder)
+                users = sum(after[each] - commits[each] for each in commits if FOLDER not in each)
+                written = len(_files_below(folder) - files)
+                found.setdefault(change.__name__, []).append((took, sent, users, written))
+    for what, measured in found.items():
+        cells = (statistics.median(each) for each in zip(*measured, strict=True))
+        seconds, *counts = cells
+        print(f"| {what} | {seconds:.1f} s | {' | '.join(f'{each:,.0f}' for each in counts)} |", flush=True)
+
+
+def _files_below(folder: Path) -> set[Path]:
+    """Return the data files of the users' tables below a folder."""
+    return {
+        path
+        for path in folder.rglob("*.parquet")
+        if FOLDER not in path.parts and "_delta_log" not in path.parts
+    }

@@ -388,13 +388,14 @@ def test_a_filter_reads_a_column_once_every_subscriber_has_it(shop: Shop) -> Non
 
 
 @pytest.mark.slow
-def test_what_options_keep_inside_is_decided_by_the_new_filter(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, clause=REGION, joins=CUSTOMER, options=1)
+@pytest.mark.parametrize("options", [1, 2, 3])
+def test_what_options_keep_inside_is_decided_by_the_new_filter(tmp_path: Path, options: int) -> None:
+    shop = Shop(tmp_path, clause=REGION, joins=CUSTOMER, options=options)
     row = {"region": ["North"], "other": ["South"], "a": ["inside before"]}
     shop.put("customers", {"id": [30], **row}, "one")
     shop.put("customers", {"id": [31], **row, "other": ["North"], "a": ["inside"]}, "one")
     shop.table("one", "customers").update({"a": "'edit'"}, predicate="id = 6")
-    shop.apply(OTHER, CUSTOMER, options=1)
+    shop.apply(OTHER, CUSTOMER, options=options)
     shop.settle()
     shop.check(by_other, of_customer)
     customers = shop.rows("hq", "customers")
