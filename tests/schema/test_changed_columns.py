@@ -1,13 +1,14 @@
 """`columns` of an article change under active subscriptions: no table loses a column, no unsent value goes in silence."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import mergerepl
 from mergerepl.errors import PublicationError, RefusedArticlesError
-from tests.faults.deaths import dies
+from tests.faults.deaths import dies, killed
 from tests.schema.stars import ARTICLES, SUBSCRIBERS, Star
 from tests.schema.stars import LADDER as FOLLOWING
 
@@ -259,14 +260,26 @@ def test_a_column_of_the_publisher_is_published_with_its_values(wide: Star) -> N
     check_more(wide)
 
 
+KILLED = "schema.after_record", "schema.before_published_columns", "schema.after_capture"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["apply.before_sync", "apply.after_sync", *APPLYING])
+@pytest.mark.parametrize(
+    ("point", "is_killed"),
+    [
+        *((each, False) for each in ("apply.before_sync", "apply.after_sync", *APPLYING)),
+        *((each, True) for each in KILLED),
+    ],
+)
 def test_an_apply_that_publishes_a_column_and_dies_is_finished_by_the_next_one(
-    wide: Star, point: str
+    wide: Star, point: str, is_killed: bool
 ) -> None:
     state(wide, "a, b, c")
-    with dies(point, action="stop"):
-        wide.project.apply()
+    if is_killed:
+        killed([sys.executable, "-m", "mergerepl", "apply"], point, cwd=wide.root)
+    else:
+        with dies(point, action="stop"):
+            wide.project.apply()
     wide.sync("east")
     wide.project.apply()
     check_more(wide)
@@ -339,6 +352,26 @@ def test_a_column_that_comes_back_is_filled_anew_once_it_is_empty(tmp_path: Path
         assert {key: row["b"] for key, row in tables["hq"].items()} == {1: "h1", 2: "y", 3: "y"}
         assert tables["north"] == tables["hq"]
         assert star.conflicts("hq", name) == []
+
+
+@pytest.mark.slow
+def test_a_subscriber_that_slept_through_both_changes_has_another_column(tmp_path: Path) -> None:
+    """Rows that it did not hear of say values of the former column, which the publisher emptied since."""
+    star = Star(tmp_path / "root", subscribers=("north",))
+    star.write("hq", 2, {"b": "h2"})
+    state(star, "a")
+    star.project.apply()
+    star.write("hq", 2, {"b": None})
+    state(star, "")
+    star.project.apply()
+    with pytest.raises(RefusedArticlesError) as stopped:
+        star.sync()
+    empty(star, str(stopped.value))
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert {key: row["b"] for key, row in tables["hq"].items()} == {1: "y", 2: None, 3: "y"}
+        assert tables["north"] == tables["hq"]
 
 
 @pytest.mark.slow
