@@ -6,6 +6,9 @@ stays true until another agent takes the register (`Line`). For all other tables
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -42,13 +45,26 @@ def line_of(table: Location) -> Line | None:
     return line_under(table.parent.parent)
 
 
+_of_block: ContextVar[dict[object, Any] | None] = ContextVar("_of_block", default=None)
+
+
+@contextmanager
+def noting_log_files() -> Iterator[None]:
+    """Note what a block reads of log files of roots that are not held: a listing then answers for each of its commits."""
+    token = _of_block.set({})
+    try:
+        yield
+    finally:
+        _of_block.reset(token)
+
+
 _MOST_NOTED = 4096
 """The most facts that are noted of the system tables of a root."""
 
 
 def memory_of(table: Location) -> dict[object, Any]:
     """Return what may be noted of a table's log files: those of a system table as long as its line lasts, those of others
-    while their root is held. A new dictionary if nothing may.
+    while their root is held or a block reads them (`noting_log_files`). A new dictionary if nothing may.
     """
     if is_local(table):
         return {}
@@ -58,7 +74,8 @@ def memory_of(table: Location) -> dict[object, Any]:
         return line.memory
     from mergerepl.store.register import registers_above
 
-    return next((each.memory for each in registers_above(table)), {})
+    of_block = _of_block.get()
+    return next((each.memory for each in registers_above(table)), {} if of_block is None else of_block)
 
 
 def _known(table: Location) -> _Head | None:

@@ -12,8 +12,10 @@ import contextlib
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.known_heads import noting_log_files
 from mergerepl.delta.log import as_seen, head_version, is_as_seen
 from mergerepl.errors import MergeReplError
 from mergerepl.roots import MERGE_FOLDER, resolved
@@ -91,11 +93,13 @@ def remember_quiet(
         *(r.folder / name for r in replicas if r.root.is_local for name in _SYSTEM_TABLES),
         *(replica.table(article) for replica in replicas for article in replica.articles_of(pubid)),
     ]
-    seen = [as_seen(table, head_version(table)) for table in tables]
-    is_staged = any(has_staged_session(replica.root) for replica in replicas)
-    is_held = any(fence is None for _, fence in fences)
-    if is_staged or is_held or not _has_nothing(publisher, subscriber, pubid, direction):
-        return
+    with noting_log_files():
+        heads = {table: head_version(table) for table in tables}
+        seen = [as_seen(table, head) for table, head in heads.items()]
+        is_staged = any(has_staged_session(replica.root) for replica in replicas)
+        is_held = any(fence is None for _, fence in fences)
+        if is_staged or is_held or not _has_nothing(publisher, subscriber, pubid, direction, heads):
+            return
     note = {
         "format": _FORMAT,
         "publication": publication,
@@ -189,7 +193,9 @@ def _today() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime())
 
 
-def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction: str) -> bool:
+def _has_nothing(
+    publisher: Replica, subscriber: Replica, pubid: str, direction: str, heads: Mapping[Location, int]
+) -> bool:
     """True if every table is captured up to its head, no generation waits to be sent and no version to settle."""
     from enumeration.plan import Destination, Enumeration, enumeration
     from mergerepl.errors import EnumerationError
@@ -197,9 +203,10 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
 
     infos = {replica.root: replica.info() for replica in (publisher, subscriber)}
     for replica in (publisher, subscriber):
-        articles = replica.articles_of(pubid)
-        if not all(is_all_captured(replica, article, infos[replica.root]) for article in articles):
-            return False
+        info = infos[replica.root]
+        for article in replica.articles_of(pubid):
+            if not is_all_captured(replica, article, info, head=heads.get(replica.table(article))):
+                return False
     rows = {}
     for one, other in ((publisher, subscriber), (subscriber, publisher)):
         about = (row for row in one.relations(pubid) if row.replid == infos[other.root].replid)

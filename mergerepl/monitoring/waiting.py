@@ -36,10 +36,12 @@ class Uncaptured:
     window: FeedWindow | None = None
 
 
-def is_all_captured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> bool:
-    """True if a table is captured up to its head."""
+def is_all_captured(
+    replica: Replica, article: PublishedArticle, info: ReplicaInfo, *, head: int | None = None
+) -> bool:
+    """True if a table is captured up to its head, which the caller may have listed."""
     position = position_of(article, info)
-    return position is not None and feed_window(replica.table(article), position).is_at_position
+    return position is not None and feed_window(replica.table(article), position, head=head).is_at_position
 
 
 def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> Uncaptured:

@@ -326,13 +326,19 @@ def _shape(metadata: TableMetadata) -> tuple[object, ...]:
 
 
 def feed_window(
-    path: Location, position: FeedPosition, *, through_version_inclusive: int | None = None
+    path: Location,
+    position: FeedPosition,
+    *,
+    through_version_inclusive: int | None = None,
+    head: int | None = None,
 ) -> FeedWindow:
     """Return the log's record of a table after a position, up to its head or a version before it.
 
+    `head` is the one that the caller has listed.
+
     Raises: StoreError if the log cannot be listed, or has a gap before its head.
     """
-    if (head := head_if_any(path)) is None:
+    if head is None and (head := head_if_any(path)) is None:
         return FeedWindow(path, position, None, position.version)
     through = head if through_version_inclusive is None else min(head, through_version_inclusive)
     found: list[Commit] = []
