@@ -310,8 +310,8 @@ class Schema(Caller):
             publication: Its name, if several publications have a change of that number.
             undo: Take it again. What sessions have passed meanwhile is in `statements` of the result, to be run here.
 
-        Raises: ConfigurationError if this is no subscriber, or the change is unknown, has arrived or cannot be skipped
-            (nothing was changed); OutOfReachError, LeaseError (run again).
+        Raises: ConfigurationError if this is no subscriber, or the change is unknown; SchemaMismatchError if it has arrived
+            or cannot be skipped (nothing was changed); OutOfReachError, LeaseError (run again).
         """
         from mergerepl.merge.schema.skip import skip_change
 

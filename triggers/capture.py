@@ -232,7 +232,8 @@ def _net_rows(window: CaptureWindow, table: TableReader) -> NetRows:
             gap = gone_reason(error)
             if gap is None:
                 raise
-    log.warning("%s: %s; comparing versions instead", window.table, gap)
+    level = logging.INFO if window.is_gap_meant else logging.WARNING
+    log.log(level, "%s: %s; comparing versions instead", window.table, gap)
     with _gap_if_gone(window, gap):
         before, after = (
             table.rows_at(version)

@@ -50,9 +50,9 @@ class Followed:
 class CaptureWindow:
     """The versions of one article's table that are not captured yet.
 
-    `gap` is the reason why the feed cannot be used. `generated_columns` are the published columns that Delta computes,
-    with their expressions. Only a session in UTC may read `timestamp_partitions`. A late window lies before a finished
-    MERGE of ours.
+    `gap` is the reason why the feed cannot be used, `is_gap_meant` where columns were followed. `generated_columns` are the
+    published columns that Delta computes, with their expressions. Only a session in UTC may read `timestamp_partitions`. A
+    late window lies before a finished MERGE of ours.
     """
 
     article: PublishedArticle
@@ -69,6 +69,7 @@ class CaptureWindow:
     """The table at the window's end, if that is its head or the window was cut there."""
     former: Mapping[str, str | None] = field(default_factory=dict)
     """By published column its name before the window, where it was another one; None: the table lacked it."""
+    is_gap_meant: bool = False
 
     def names_at(self, version: int) -> dict[str, str | None]:
         """Return by published column the name that it had at a version; None: the table lacked it."""
@@ -160,6 +161,7 @@ def capture_window(
         metadata.timestamp_partitions,
         end if followed is not None or through == window.head_version else None,
         followed.former if followed is not None else {},
+        is_gap_meant=followed is not None and followed.gap is not None,
     )
 
 

@@ -10,7 +10,7 @@ from html import escape
 
 from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.html_document import html_document
-from mergerepl.model.words import conflict_name, how_settled, stays_at_source, text_of
+from mergerepl.model.words import conflict_name, ends_without_winner, how_settled, stays_at_source, text_of
 
 LONGEST_VALUE = 2000
 """Characters of a value that are shown."""
@@ -71,8 +71,7 @@ function draw() {
   for (const each of found) {
     const box = add(list, "article");
     add(box, "h2", each.article + " " + each.key);
-    const ends = each.refused ? ["not taken at: ", "stays at: "] : ["won: ", "lost: "];
-    add(box, "div", [each.time, each.meaning, ends[0] + each.winner, ends[1] + each.loser].join(" · "));
+    add(box, "div", [each.time, each.meaning, each.ends[0] + each.winner, each.ends[1] + each.loser].join(" · "));
     const note = each.note ? " (" + each.note + ")" : "";
     const why = each.refused ? each.reason : "resolver " + each.resolver + note;
     add(box, "div", [why, each.settled || each.status, each.id].join(" · "));
@@ -132,6 +131,7 @@ conflict</span><span class="made">made by the resolver</span></p></header>
 
 def _facts(each: ConflictRecord) -> dict[str, object]:
     losing, winning = _texts(each.losing_row), _texts(each.winning_row)
+    without_winner = ends_without_winner(each)
     names = dict.fromkeys([*(winning or {}), *(losing or {})])
     key = ", ".join(f"{name}={text_of(value)}" for name, value in each.key.items())
     return {
@@ -146,7 +146,8 @@ def _facts(each: ConflictRecord) -> dict[str, object]:
         "resolver": each.resolver or "",
         "note": each.note or "",
         "reason": each.reason_text,
-        "refused": stays_at_source(each),
+        "refused": without_winner is not None,
+        "ends": [f"{end} " for end in without_winner or ("won:", "lost:")],
         "status": each.status,
         "settled": how_settled(each),
         "losing": losing,

@@ -280,7 +280,7 @@ def rows_having(
     rows = (
         matching_rows(pq.ParquetFile(parquet_source(file)), schema, wanted, is_guid=is_guid) for file in files
     )
-    found = pa.concat_tables([schema.empty_table(), *rows]).select(list(columns))
+    found = pa.concat_tables([schema.empty_table(), *rows], promote_options="default").select(list(columns))
     if found.num_rows > MOST_MATCHES:
         raise TooLargeForArrowError("too many rows have the values that are looked up")
     require_texts(found)
@@ -309,7 +309,8 @@ def few_rows(table: TableState, columns: Sequence[str], *, is_key: bool = True) 
     _require_few(sum(readable_rows(table, files)))
     empty = pa.schema([table.arrow_schema.field(name) for name in columns]).empty_table()
     rows = (read_rows(file, table, columns, "insert").select(list(columns)) for file in files)
-    found = pa.concat_tables([empty, *rows])
+    # A column that became NOT NULL is nullable in older files.
+    found = pa.concat_tables([empty, *rows], promote_options="default")
     require_texts(found)
     return found
 

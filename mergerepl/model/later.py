@@ -40,6 +40,10 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "handlers": _REFUSE,
         "interactive": _BY_HAND,
         "unique": "Make the columns the `key`; or look for doubles with a query after each sync.",
+        "replicate_ddl": "List the `columns` of each article: later columns are published with the next `mergerepl apply` "
+        "that adds them there.",
+        "allow_rewrite": "Switch on type widening in the subscriber's table, or replace it by CREATE OR REPLACE TABLE … AS "
+        "SELECT with the wider type: the next `mergerepl sync` follows both.",
         "guard_deletes": "Look at `mergerepl sync --dry-run` before a sync that may delete much.",
         "name: three_way_text": "`merge_text` keeps both texts; `custom` calls a function of your own.",
         "compensate_for_errors: both": "With `upload` a change that the publisher's table refuses is undone at its "

@@ -250,18 +250,29 @@ class PlanStep:
 
 
 @dataclass(frozen=True)
+class PlannedMoves:
+    """The rows of an article that enter and leave one subscription because filters change."""
+
+    article: str
+    enter: int
+    leave: int
+
+
+@dataclass(frozen=True)
 class PlannedSubscription:
     """The outcome of a planned `apply` for one subscription of a merge publication.
 
     `outcome`: `followed` (it goes on with its rows), `diff` (its rows are compared with the publisher's), `stops` (it is
     not synchronized), `new` or `ends`. `why` is the reason; '' where there is none. `unsent` describes its changes that
-    never reached the publisher, as far as they are known without reading its tables.
+    never reached the publisher, as far as they are known without reading its tables. `moves` are the rows that enter and
+    leave because filters change, as the publisher's tables are; empty if none do or only Spark can count them.
     """
 
     subscriber: str
     outcome: str
     why: str = ""
     unsent: str = ""
+    moves: tuple[PlannedMoves, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,8 @@ CONFLICT_NAMES = {
 }
 """Short names of MSmerge_conflicts_info's conflict_type."""
 REJECTED = 11
+DROPPED_COLUMN = "dropped column"
+"""The `resolver` of a row with a value that was not sent before its column left the article."""
 REFUSED = range(5, 11)
 """The types of changes that a table refuses: no other row has won over them, unless a rule decided (`resolver`)."""
 
@@ -148,6 +150,15 @@ def stays_at_source(conflict: ConflictRecord | ConflictPreview) -> bool:
     if conflict.conflict_type in REFUSED:
         return conflict.resolver is None
     return conflict.conflict_type == REJECTED and conflict.resolver == "upload_only"
+
+
+def ends_without_winner(conflict: ConflictRecord | ConflictPreview) -> tuple[str, str] | None:
+    """Return what happened at the other end, and to the logged row, if no row won over it; else None."""
+    if stays_at_source(conflict):
+        is_refused = conflict.conflict_type in REFUSED
+        return ("refused at", "waits at") if is_refused else ("not taken by", "stays at")
+    # The publisher has the row, without the column.
+    return ("not sent to", "logged at") if conflict.resolver == DROPPED_COLUMN else None
 
 
 _SETTLED = {

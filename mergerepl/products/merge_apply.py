@@ -1,7 +1,7 @@
 """The agent of `apply`: sessions, captures and changes of definitions at the replicas of a merge publication."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from mergerepl.delta.engine_choice import ARROW_FOR_FEW
@@ -11,11 +11,13 @@ from mergerepl.merge.reinit.unsent import ReinitTerms
 from mergerepl.merge.schema.columns import check_columns, stops_at
 from mergerepl.merge.session.capture_replica import capture_held
 from mergerepl.merge.session.change_definition import change_definition
+from mergerepl.merge.session.change_filters import planned_moves
 from mergerepl.merge.session.merge_session import SessionRequest, held_session
 from mergerepl.merge.session.recovery import finish_session
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
 from mergerepl.publish.agent import Agent, ColumnsChange, DefinitionChange
+from mergerepl.publish.filters import FilterChange
 from mergerepl.replica.replica import Replica
 from mergerepl.sessions import session_request
 from mergerepl.sessions.targets import Target
@@ -57,6 +59,11 @@ class _SessionAgent(Agent):
             change.names,
             is_listed=change.is_listed,
         )
+
+    def planned_moves(
+        self, root: Location, pubid: str, change: FilterChange, partitions: Collection[int]
+    ) -> Mapping[str, Mapping[int, tuple[int, int]]] | None:
+        return planned_moves(Replica(root), pubid, change, partitions) if self._in_process else None
 
     def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
         finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)

@@ -1,6 +1,6 @@
 """What `apply` asks of the agent that runs sessions: captures, sessions, and changes of what articles state."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mergerepl.model.progress import Progress
@@ -46,6 +46,12 @@ class Agent:
 
     def stops_at(self, publisher: Location, subscriber: Location, change: ColumnsChange) -> str | None:
         """Return why a subscriber's table could not take the columns of an article; None if it could."""
+        raise NotImplementedError
+
+    def planned_moves(
+        self, root: Location, pubid: str, change: FilterChange, partitions: Collection[int]
+    ) -> Mapping[str, Mapping[int, tuple[int, int]]] | None:
+        """Return by article how many rows enter and leave each of these partitions; None if only Spark can count them."""
         raise NotImplementedError
 
     def synchronise(self, publication: Publication, subscriber: Location, progress: Progress) -> None:

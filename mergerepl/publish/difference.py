@@ -125,23 +125,30 @@ def _partitions(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
 
 def _filters(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
     """Yield the step that changes filters of articles that subscribers have."""
-    if stored.row is None or not stored.active:
-        return
-    before, given = stored_filters(stored.row), given_articles(stated.publication, stored)
-    filters = followed_filters(before, stated.filters, given)
-    changed = changed_filters(before, filters, given)
-    if changed:
-        said = "; ".join(f"{name}: rows by {text}" for name, text in changed.items())
+    change = filter_change(stated, stored)
+    if change is not None:
+        said = "; ".join(f"{name}: rows by {text}" for name, text in change.articles.items())
         detail = f"{said}; each subscriber has them from its next session on"
+        before, given = stored_filters(stored.row), given_articles(stated.publication, stored)
         late = {
             row.name: names
             for row in stored.articles
-            if row.name in given and (names := _late_columns(row, added_columns(before, filters, row.name)))
+            if row.name in given
+            and (names := _late_columns(row, added_columns(before, change.filters, row.name)))
         }
-        change = FilterChange(filters, changed, filter_columns(filters))
         run = partial(carry_out.change_definition, change, is_subscribed=True)
         check = partial(carry_out.check_late_columns, stored, late)
         yield Step("change", stored.name, detail, run, check)
+
+
+def filter_change(stated: Stated, stored: Stored) -> FilterChange | None:
+    """Return the change of filters of articles that subscribers have; None without one."""
+    if stored.row is None or not stored.active:
+        return None
+    before, given = stored_filters(stored.row), given_articles(stated.publication, stored)
+    filters = followed_filters(before, stated.filters, given)
+    changed = changed_filters(before, filters, given)
+    return FilterChange(filters, changed, filter_columns(filters)) if changed else None
 
 
 def _late_columns(row: ArticleRow, names: Sequence[str]) -> list[str]:

@@ -97,7 +97,6 @@ def overwritten_without(table: Path) -> None:
 
 CHANGES: list[Any] = [
     pytest.param(altered(retype), "'amount' changed its type from double to string", id="64 other type"),
-    pytest.param(altered(no_null), "'region' became NOT NULL", id="65 NOT NULL"),
     pytest.param(altered(drop_key), "'id' was dropped or renamed", id="68 key dropped"),
     pytest.param(altered(rename_key), "'id' was dropped or renamed", id="68 key renamed"),
     pytest.param(mapped(drop_key), "'id' was dropped or renamed", id="68 key dropped with column mapping"),

@@ -14,6 +14,7 @@ from deltalake.schema import PrimitiveType
 
 import mergerepl
 from mergerepl.errors import PublicationError
+from mergerepl.model.results import PlannedMoves
 from tests.faults.deaths import dies, killed
 from tests.faults.ladder import FILTERS_CHANGED, MAPPED
 from tests.networks import writing_late
@@ -160,7 +161,7 @@ def test_another_filter_moves_rows_with_the_next_session(tmp_path: Path) -> None
     write_deltalake(str(tmp_path / "hq/customers"), rows)
     network, file = Published(tmp_path), tmp_path / "mergerepl.yml"
 
-    def apply(clause: str) -> Any:
+    def state(clause: str) -> None:
         stated = {
             "publication": "sales",
             "publisher": "./hq",
@@ -168,11 +169,15 @@ def test_another_filter_moves_rows_with_the_next_session(tmp_path: Path) -> None
             "subscriptions": [{"subscriber": "./one", "host_name": "North"}],
         }
         file.write_text(json.dumps(stated), encoding="utf-8")
-        return network.project.apply()
 
-    apply(REGION)
+    state(REGION)
+    network.project.apply()
     network.table("one", "customers").update({"a": "'unsent'"}, predicate="id = 2")
-    assert [(each.action, each.object) for each in apply(OTHER).steps] == [
+    state(OTHER)
+    (planned,) = network.project.apply(dry_run=True).subscriptions
+    assert planned.moves == (PlannedMoves("customers", enter=1, leave=1),)
+    assert planned.why == "customers: 1 row enter, 1 leave"
+    assert [(each.action, each.object) for each in network.project.apply().steps] == [
         ("change", "sales"),
         ("record", "sales"),
     ]
@@ -213,6 +218,29 @@ def test_filters_and_joins_change_again_and_again(tmp_path: Path) -> None:
     shop.apply(OTHER, CUSTOMER, orders="state = HOST_NAME()")
     shop.settle()
     shop.check(by_other, of_customer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("joins", [SELLER, CUSTOMER])
+@pytest.mark.parametrize("clause", [EITHER, OTHER, f"{OTHER} OR id > 5"])
+def test_a_dry_run_counts_the_rows_that_move(tmp_path: Path, clause: str, joins: Mapping[str, str]) -> None:
+    shop = Shop(tmp_path, clause=REGION, joins=CUSTOMER)
+    names = ("customers", "orders", "lines")
+    before = {(place, name): set(shop.rows(place, name)) for place in HOSTS for name in names}
+    planned = shop.plan(clause, joins).subscriptions
+    shop.project.apply()
+    shop.settle()
+    expected = {}
+    for (place, name), were in before.items():
+        now = set(shop.rows(place, name))
+        expected[place, name] = len(now - were), len(were - now)
+    found = {
+        (Path(each.subscriber).name, one.article): (one.enter, one.leave)
+        for each in planned
+        for one in each.moves
+    }
+    assert {key: found.get(key, (0, 0)) for key in expected} == expected
+    assert any(sum(moves) for moves in expected.values())
 
 
 @pytest.fixture(scope="module")

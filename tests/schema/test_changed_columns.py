@@ -122,9 +122,14 @@ def test_an_unsent_value_of_a_column_that_is_left_out_is_logged(tmp_path: Path) 
     star.write("north", 1, {"b": "n1"})
     state(star, "a")
     star.project.apply()
-    star.sync()
+    (result,) = star.sync()
+    assert result.schema == tuple(
+        f"{name}: {text}" for name in ARTICLES for text in ("leave b out", "listed columns are published")
+    ) + tuple(f"{name}: 1 unsent row logged at the subscriber" for name in ARTICLES)
     for name in ARTICLES:
         assert [each["b"] for each in star.conflicts("north", name)] == ["n1"]
+    # The publisher's users learn of it, too.
+    assert "1 unsent row logged at the subscriber" in mergerepl.Replica(star.root / "hq").history()[0].text
 
 
 @pytest.mark.spark

@@ -1,11 +1,15 @@
 """`tracking` changes under active subscriptions: no value is lost unlogged, whoever edited before it or after it."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import mergerepl
-from mergerepl.errors import SchemaMismatchError
+from mergerepl.errors import PublicationError, SchemaMismatchError
+from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
+from mergerepl.systables import catalog
 from tests.faults.deaths import dies
 from tests.schema.stars import ARTICLES, SUBSCRIBERS, Star
 
@@ -169,3 +173,17 @@ def test_a_new_subscriber_gets_the_new_tracking(tmp_path: Path) -> None:
     for name in ARTICLES:
         tables = star.tables(name)
         assert list(tables.values()) == [tables["hq"]] * 4
+
+
+@pytest.mark.slow
+def test_a_reinitialisation_that_cannot_send_names_the_changed_tracking(star: Star) -> None:
+    star.project.apply()
+    publisher = Replica(Location.of(star.root / "hq"))
+    north = str(star.root / "north")
+    publisher.control.change_where(
+        catalog.SUBSCRIPTIONS, {"expired_at": datetime.now(UTC)}, subscriber_server=north
+    )
+    with pytest.raises(
+        PublicationError, match=r"'by_row' changed since .* \(tracking by column\): its changes"
+    ):
+        star.project.reinit("north", upload_first=True)

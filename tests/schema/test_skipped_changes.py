@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.cli.main import main
-from mergerepl.errors import ConfigurationError
+from mergerepl.errors import ConfigurationError, SchemaMismatchError
 from mergerepl.merge.schema.skip import forget_stale_skips
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
@@ -77,6 +77,12 @@ def test_a_skipped_comment_stays_as_it_is_until_a_later_one(star: Star) -> None:
     comment(star, "hq", "second")
     star.sync()
     assert set(comments(star, "by_row").values()) == {"second"}
+    # Sessions without a row are in the history of both sides.
+    for replica in ("hq", "north"):
+        place = mergerepl.Replica(star.root / replica)
+        assert "by_row: comment of a: second" in place.history()[0].text
+        (status,) = place.status()
+        assert {each.last_sync_status for each in status.details.subscriptions} == {"succeeded"}
     for name in ARTICLES:
         tables = star.tables(name)
         assert (tables["hq"][1]["a"], tables["hq"][2]["b"]) == ("n1", "s2")
@@ -147,10 +153,10 @@ def test_what_cannot_be_skipped_is_refused_by_name(star: Star) -> None:
     star.add("hq", "c")
     star.project.capture()
     added = versions(star)["by_row"]
-    with pytest.raises(ConfigurationError, match="cannot be skipped, because rows that arrive have values"):
+    with pytest.raises(SchemaMismatchError, match="cannot be skipped, because rows that arrive have values"):
         north.schema.skip(added)
     star.sync("north")
-    with pytest.raises(ConfigurationError, match="has arrived already"):
+    with pytest.raises(SchemaMismatchError, match="has arrived already"):
         north.schema.skip(number)
     assert recorded(star, "north") == [()]
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -75,6 +76,52 @@ def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) ->
     with dies(point, action="stop"):
         star.sync("north")
     check(star)
+
+
+def require_b(star: Star, *, nullable: bool) -> None:
+    """Replace the publisher's tables by the same rows, in columns of which b is NOT NULL or takes NULL."""
+    kept = [{"id": key, **row} for key, row in star.rows("hq", "by_row").items()]
+    fields = [("id", pa.int64()), ("a", pa.string()), pa.field("b", pa.string(), nullable=nullable)]
+    star.replace("hq", kept, pa.schema(fields))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "point", ["", "schema.after_record", "schema.after_capture", "schema.before_articles"]
+)
+def test_not_null_of_the_publisher_holds_for_rows_that_go_up(tmp_path: Path, point: str) -> None:
+    star = Star(tmp_path / "root")
+    star.write("north", 1, {"b": None})
+    star.write("north", 2, {"b": "n2"})
+    require_b(star, nullable=False)
+    star.write("hq", 3, {"a": "h3"})
+    if point:
+        with dies(point, action="stop"):
+            star.sync("north")
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert [tables["hq"][key]["b"] for key in (1, 2)] == ["y", "n2"]
+        assert tables["north"][1]["b"] is None
+        assert tables["south"] == tables["hq"]
+        assert tables["north"][3]["a"] == "h3"
+        assert [field(star, replica, name, "b")[2] for replica in tables] == [False, True, True]
+    refused = mergerepl.Replica(star.root / "hq").conflicts.list()
+    assert {(each.article, each.conflict_type, each.reason_code) for each in refused} == {
+        (name, 9, 2) for name in ARTICLES
+    }
+    found = mergerepl.Replica(star.root / "south").schema.list()
+    assert {each.changes for each in found} == {("b is NOT NULL", "the table was replaced")}
+    assert not star.project.apply().steps
+    # Corrected where it was written, or allowed again.
+    star.table("north", "by_row").update({"b": "'n1'"}, predicate="id = 1")
+    star.settle()
+    require_b(star, nullable=True)
+    star.settle()
+    assert {row["b"] for row in star.tables("by_row")["hq"].values()} == {"n1", "n2", "y"}
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert tables["north"] == tables["south"] == tables["hq"]
 
 
 def test_a_comment_alone_sends_no_row(star: Star) -> None:

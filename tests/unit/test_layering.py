@@ -211,6 +211,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.merge.session",
         "mergerepl.merge.stage",
         "mergerepl.merge.schema.skip",
+        "mergerepl.merge.schema.waiting",
         "mergerepl.monitoring",
         "mergerepl.publish",
         "mergerepl.publish.snapshot",

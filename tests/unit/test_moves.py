@@ -123,13 +123,17 @@ def test_a_definition_that_died_is_taken_again_only_if_it_states_the_same(
 
 
 @pytest.mark.parametrize(
-    ("commits", "through"), [([False], None), ([True], None), ([False, True], 2), ([True, False], None)]
+    ("commits", "through"), [([False], 1), ([True], None), ([False, True], 2), ([True, False], 2)]
 )
-def test_not_null_may_be_dropped_and_not_set(commits: Sequence[bool], through: int | None) -> None:
+def test_not_null_may_be_set_and_dropped_at_the_publisher(
+    commits: Sequence[bool], through: int | None
+) -> None:
     stated = [alter(plain("a", a={"nullable": each})) for each in commits]
     before = plain("a", a={"nullable": True})
     move = next_move(stated, before=before, is_publisher=True)
     assert (None if move is None else move.through) == through
+    assert move is None or move.definition.by_number[0].nullable == commits[-1]
+    assert next_move(stated, before=before) is None
     dropped = next_move([alter(before)], before=plain("a", a={"nullable": False}), is_publisher=True)
     assert dropped is not None
     assert next_move([alter(before)], before=plain("a", a={"nullable": False})) is None

@@ -457,6 +457,13 @@ def test_columns_in_conflict_are_marked_apart_from_others_that_differ():
         assert shown.count("*") == 2
 
 
+def test_a_value_of_a_column_that_left_lost_against_no_row():
+    left = replace(CONFLICT, conflict_type=11, resolver="dropped column", losing_row={"b": "x"})
+    shown = text("conflict_rows", "north", [left])
+    assert "not sent to hq, logged at north" in shown
+    assert "(deleted)" not in shown
+
+
 def test_a_winning_row_that_is_not_known_is_not_called_deleted():
     shown = text("conflict_rows", "hq", [replace(CONFLICT, is_published=False, losing_row={"note": "x"})])
     assert "note" in shown

@@ -29,6 +29,7 @@ from mergerepl.model.words import (
     changes,
     conflict_name,
     counted,
+    ends_without_winner,
     how_settled,
     key_text,
     moment_text,
@@ -331,11 +332,11 @@ def conflict_rows(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
         if settled := how_settled(each):
             parts.append(f"  {settled}")
         when = moment_text(each.created)
-        if stays_at_source(each):
-            refused = each.conflict_type in REFUSED
-            there, here = ("refused at", "waits at") if refused else ("not taken by", "stays at")
-            parts.append(f"  {there} {each.winner}, {here} {each.origin_datasource}; {when}")
-            parts.append(_alone(each.losing_row, "refused row" if refused else "rejected row"))
+        if (ends := ends_without_winner(each)) is not None:
+            parts.append(f"  {ends[0]} {each.winner}, {ends[1]} {each.origin_datasource}; {when}")
+            parts.append(
+                _alone(each.losing_row, "refused row" if each.conflict_type in REFUSED else "rejected row")
+            )
             continue
         parts.append(f"  lost: what {each.origin_datasource} held; won: what {each.winner} held; {when}")
         if each.is_published:

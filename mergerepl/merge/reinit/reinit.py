@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from mergerepl.changes import PUBLISHER
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import ARROW_FOR_FEW, EngineChoice, NeedsSparkError
 from mergerepl.errors import ConfigurationError, EnumerationError, PublicationError
 from mergerepl.merge.reinit.captured_ends import capture_ends
@@ -28,6 +28,7 @@ from mergerepl.merge.reinit.unsent import (
     refuse_waiting,
 )
 from mergerepl.merge.schema.skip import forget_stale_skips
+from mergerepl.merge.schema.waiting import definition_changes
 from mergerepl.merge.session.merge_session import (
     SessionRequest,
     finish_elsewhere,
@@ -181,8 +182,12 @@ def _with_changed_columns(
     changed = [nickname for nickname in changed_articles(opened, sides, refused) if nickname in chosen]
     if changed and terms.upload_first and not (terms.is_dry and _has_session_first(held)):
         article = sides[PUBLISHER].articles[changed[0]]
+        since = sides[SUBSCRIBER].articles[changed[0]].root_version
+        said = (
+            ", ".join(definition_changes(held.publisher, article, since)) or "its columns or its whole table"
+        )
         raise PublicationError(
-            f"The columns of article '{article.name}' changed since '{held.subscriber.root}' was synchronized last: its "
+            f"Article '{article.name}' changed since '{held.subscriber.root}' was synchronized last ({said}): its "
             f"changes cannot be compared with the publisher's rows. {NOTHING} Say --discard-local: their rows are kept.",
             article=article.name,
         )

@@ -21,16 +21,15 @@ from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflict_log import NamedEnd, append_conflicts, info_rows, losing_rows
 from mergerepl.merge.capture.record import Recorder
+from mergerepl.merge.schema.waiting import dropped_session
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import PublishedField
+from mergerepl.model.words import DROPPED_COLUMN
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, current_rows
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
 from mergerepl.systables.genhistory import GenStatus
-
-RESOLVER = "dropped column"
-"""MSmerge_conflicts_info.resolver of a row whose field ended before its value was sent."""
 
 
 def log_dropped_values(
@@ -115,7 +114,7 @@ def log_dropped_values(
         changes.LOSER: loser,
         changes.WINNER: F.struct(lineage.empty_lineage().alias(LINEAGE), nobody),
         changes.CONFLICT_COLUMNS: F.coalesce(named, no_names()),
-        changes.RESOLVER: F.lit(RESOLVER),
+        changes.RESOLVER: F.lit(DROPPED_COLUMN),
         changes.MADE_COLUMNS: F.lit(None).cast("array<string>"),
         changes.NOTE: note,
         CONFLICT_ID: hash_,
@@ -126,7 +125,7 @@ def log_dropped_values(
         SUBSCRIBER: NamedEnd(str(replica.root), info.replid),
     }
     now = (datetime.now(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    session = f"schema {article.nickname} {version}"
+    session = dropped_session(article.nickname, version)
     mark = CommitMark(session, "schema:dropped", info.replid)
     table = replica.folder / article.conflict_table
     append_conflicts(spark, table, losing_rows(found, article, at, now), mark)

@@ -197,7 +197,7 @@ class Follower:
         if not self.at.is_publisher or change.kind not in _FOLLOWED:
             return False
         if change.kind == NULLABILITY:
-            return change.is_nullable or not self._became_required(change, window)
+            return True
         if change.kind == TYPE and change.column in self._whole_keys:
             return {change.old_type, change.new_type} <= _WHOLE
         return change.column not in self._named
@@ -216,17 +216,6 @@ class Follower:
         known = self.definition.by_number
         pairs = ((known[each.number].type, each.type) for each in after.fields if each.number in known)
         return all(before == now or is_widening(before, now) for before, now in pairs)
-
-    def _became_required(self, change: ColumnChange, window: FeedWindow) -> bool:
-        """Whether a column that took NULL before the window is NOT NULL at its end."""
-        before = self._before(window)
-        walked = walk(before, window.commits, fields=self._numbers(window), replid=self.at.replid)
-        column = walked.published().get(change.field if change.field is not None else -1)
-        last = next((c.metadata for c in reversed(window.commits) if c.metadata is not None), before)
-        took_null, takes_null = (
-            {each["name"]: each["nullable"] for each in m.fields} for m in (before, last)
-        )
-        return column is not None and took_null.get(column.first_name, True) and not takes_null[column.name]
 
     @property
     def _named(self) -> set[str]:

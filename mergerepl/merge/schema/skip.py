@@ -23,7 +23,7 @@ from mergerepl.delta.feed.column_changes import (
     TYPE,
 )
 from mergerepl.delta.tables import open_table
-from mergerepl.errors import ConfigurationError, OutOfReachError
+from mergerepl.errors import ConfigurationError, OutOfReachError, SchemaMismatchError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.schema.down import default_statement
 from mergerepl.merge.schema.follow import article_row
@@ -46,7 +46,7 @@ _OF_ROWS = (REPLACE, RESTORE)
 
 _REASONS = {
     ADD: "rows that arrive have values of the new column, which the subscriber has to keep. If its table has a column of "
-    "that name, rename or drop that one",
+    "that name, rename or drop that one; a publication that lists `columns` leaves new ones out",
     RENAME: "the column would have two names. Switch on column mapping in the subscriber's table, and it follows",
     NULLABILITY: "rows with NULL would be refused there",
     TRACKING: "both sides decide conflicts in the same way",
@@ -65,8 +65,9 @@ _NOTHING = "Nothing was changed."
 def skip_change(root: Location, version: int, *, publication: str | None, undo: bool) -> SkippedChange:
     """Let a subscriber leave out a schema change that it does not have yet, or (`undo`) take it again.
 
-    Raises: ConfigurationError if the folder is no subscriber, or the change is unknown, has arrived, or is of a kind that
-    cannot be skipped; OutOfReachError if the publisher is out of reach; LeaseError (run again).
+    Raises: ConfigurationError if the folder is no subscriber, or the change is unknown; SchemaMismatchError if it has
+    arrived, or is of a kind that cannot be skipped; OutOfReachError if the publisher is out of reach; LeaseError (run
+    again).
     """
     replica = Replica(root).require()
     relation, publisher = _publisher_of(replica, version, publication)
@@ -173,13 +174,13 @@ def _recorded(publisher: Replica, relation: SubscriptionRow, version: int) -> Sc
 def _require_skippable(root: Location, version: int, change: SchemaChangeRow, *, has_passed: bool) -> None:
     kinds = [each["what"] for each in change.stated.get("changes", ())]
     if has_passed:
-        raise _refused(root, version, f"has arrived already ({', '.join(words_of(change))})")
+        raise _not_skipped(root, version, f"has arrived already ({', '.join(words_of(change))})")
     for kind in kinds:
         if kind not in (*_SKIPPED, *_OF_ROWS):
             words = ", ".join(words_of(change))
-            raise _refused(root, version, f"({words}) cannot be skipped, because {_REASONS[kind]}")
+            raise _not_skipped(root, version, f"({words}) cannot be skipped, because {_REASONS[kind]}")
     if not {*kinds} & {*_SKIPPED}:
-        raise _refused(root, version, f"({', '.join(words_of(change))}) changes no column")
+        raise _not_skipped(root, version, f"({', '.join(words_of(change))}) changes no column")
 
 
 def _has_dropped(subscriber: Replica, article: PublishedArticle, change: SchemaChangeRow) -> bool:
@@ -191,9 +192,17 @@ def _has_dropped(subscriber: Replica, article: PublishedArticle, change: SchemaC
 
 
 def _refused(root: Location, version: int, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"Subscriber '{root}': schema change {version} {why}. {_NOTHING}", replica=str(root)
-    )
+    """Return the error about a number that names no change to skip."""
+    return ConfigurationError(_said(root, version, why), replica=str(root))
+
+
+def _not_skipped(root: Location, version: int, why: str) -> SchemaMismatchError:
+    """Return the error about a change that a subscriber cannot leave out."""
+    return SchemaMismatchError(_said(root, version, why), replica=str(root))
+
+
+def _said(root: Location, version: int, why: str) -> str:
+    return f"Subscriber '{root}': schema change {version} {why}. {_NOTHING}"
 
 
 def _statements(

@@ -3,9 +3,12 @@
 from collections.abc import Collection
 
 from mergerepl.delta.feed.window import FeedWindow
+from mergerepl.delta.sql_text import text_literal
+from mergerepl.delta.tables import count_rows
 from mergerepl.errors import MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
+from mergerepl.systables import conflicts_info
 from mergerepl.systables.replinfo import ReplicaInfo
 
 
@@ -51,6 +54,17 @@ def recorded_changes(
     return tuple(text for row in rows if (row.schemaversion or 0) > after for text in words_of(row))
 
 
+def definition_changes(publisher: Replica, article: PublishedArticle, since: int) -> tuple[str, ...]:
+    """Return in words the recorded changes of an article after a version of its definition, in their order."""
+    from mergerepl.merge.schema.listing import words_of
+
+    rows = [row for row in publisher.schema_changes() if row.artid == article.artid]
+    rows = sorted(rows, key=lambda row: row.stated.get("article_version", 0))
+    return tuple(
+        text for row in rows if row.stated.get("article_version", 0) > since for text in words_of(row)
+    )
+
+
 def unfollowed_changes(
     replica: Replica, article: PublishedArticle, info: ReplicaInfo, window: FeedWindow | None
 ) -> tuple[str, ...]:
@@ -70,3 +84,16 @@ def unfollowed_changes(
     except MergeReplError:
         return ()
     return () if move is None else tuple(map(change_in_words, move.changes))
+
+
+def dropped_session(nickname: int, version: int) -> str:
+    """Return MSmerge_conflicts_info.session_id of values of columns that a version of an article's definition lacks."""
+    return f"schema {nickname} {version}"
+
+
+def logged_values(subscriber: Replica, article: PublishedArticle, since: int) -> int:
+    """Count the rows that a subscriber logged since a version of an article, because their columns left it."""
+    versions = range(since + 1, article.version + 1)
+    sessions = ", ".join(text_literal(dropped_session(article.nickname, each)) for each in versions)
+    where = f"session_id in ({sessions})"
+    return count_rows(subscriber.folder / conflicts_info.NAME, where=where) if sessions else 0

@@ -5,17 +5,19 @@ changed articles, with a run of mapping rows: a leave and an enter for each row 
 filters. Each subscriber's next session sends them like any other move of rows, after the changes of the subscriber.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from enumeration.partition_actions import is_seen
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
+from mergerepl.delta.tables import open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.columns import spark_operation
 from mergerepl.filters.publication_filters import PublicationFilters, with_next
-from mergerepl.frames import DataFrame, F
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication
 from mergerepl.merge.partitions.join_bounds import equal_columns
 from mergerepl.merge.partitions.membership import (
@@ -76,15 +78,63 @@ def change_filters(
     stored = with_next(old.filters.to_json(), change.filters, tablenick=first[0], number=first[1])
     publisher.control.change_where(catalog.PUBLICATIONS, {"filters": stored}, pubid=pubid)
     failpoint("filter.after_next")
-    by_name = {article.name: article for article in publisher.articles_of(pubid)}
-    new = replace(
-        old, filters=change.filters, articles={name: by_name[name] for name in change.filters.order}
-    )
+    new = _changed(publisher, old, change)
     after_info = replace(info, article_versions=versions)
     with plain_errors(f"changing the row filters of '{publisher.root}'"):
         _move(publisher, old, new, list(change.articles), after_info, spark_of, in_process=in_process)
     failpoint("filter.after_move")
     publisher.control.change_where(catalog.PUBLICATIONS, dict(change.columns), pubid=pubid)
+
+
+def planned_moves(
+    publisher: Replica, pubid: str, change: FilterChange, partitions: Collection[int]
+) -> dict[str, dict[int, tuple[int, int]]] | None:
+    """Return by article how many rows enter and leave each of some partitions, as the tables are now; None if only Spark
+    can count them, or there are many.
+
+    Nothing is locked or written.
+    """
+    old = filtered_publication(publisher, pubid)
+    if old is None:
+        return None
+    new = _changed(publisher, old, change)
+    if not all(_is_plain(each) for each in (old, new)):
+        return None
+    heads = {each.nickname: open_table(publisher.table(each)).version for each in new.articles.values()}
+    choice = EngineChoice(uses_arrow=True, in_process=True)
+    spark, kept = choice.for_rules, Kept()
+    wanted, found = tuple(partitions), {}
+    try:
+        with choice.rules():
+            base = base_rows(spark, publisher, new.articles, heads)
+            passes = [MembershipPass(each, group_rows(spark, each.groups), base, kept) for each in (old, new)]
+            for name in affected_articles(old.filters, new.filters, change.articles):
+                counts = _counts(wanted)
+                row = _moved(passes, name, base, kept).agg(*counts).collect()[0].asDict() if counts else {}
+                found[name] = {each: (row[f"in{each}"], row[f"out{each}"]) for each in wanted}
+    except NeedsSparkError:
+        return None
+    finally:
+        kept.release()
+    return found
+
+
+def _counts(partitions: Iterable[int]) -> list[Column]:
+    """Return the numbers of rows that enter (`in<partition>`) and leave each partition; rows for everybody are in all."""
+    sides = ((WAS, IS, "in"), (IS, WAS, "out"))
+    return [
+        F.count_if(is_seen(after, each) & ~is_seen(before, each)).alias(f"{name}{each}")
+        for each in partitions
+        for before, after, name in sides
+    ]
+
+
+def _changed(publisher: Replica, old: FilteredPublication, change: FilterChange) -> FilteredPublication:
+    """Return a publication with the filters of a change."""
+    by_name = {article.name: article for article in publisher.articles_of(old.pubid)}
+    return replace(
+        old, filters=change.filters, articles={name: by_name[name] for name in change.filters.order}
+    )
 
 
 def _move(

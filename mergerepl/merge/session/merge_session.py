@@ -76,6 +76,8 @@ class SessionRequest:
     download: bool = True
     refused: NeedsSparkError | None = None
     """Why the rules could not run in this process."""
+    brought: tuple[str, ...] = ()
+    """The schema changes that the session brought already, as `table: change`."""
 
     @property
     def ends(self) -> tuple[Replica, Replica]:
@@ -146,7 +148,8 @@ class OpenSession:
     def nothing_to_do(self) -> SessionResult:
         """The result without changes to send."""
         root, waiting = str(self.request.subscriber.root), self.plan.waiting_changes
-        return SessionResult(self.request.publication, root, "nothing_to_do", waiting=waiting)
+        brought = self.request.brought
+        return SessionResult(self.request.publication, root, "nothing_to_do", waiting=waiting, schema=brought)
 
     def finish(self, result: SessionResult, refused: Refused | None = None) -> SessionResult:
         """Return a result with its duration and all articles left out, including these.
@@ -229,8 +232,8 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
         if result.error is not None:
             why = Failure.of(result.error, clock.phase)
             record_failure(*about, why, start_time, is_in_history=is_in_history)
-        elif result.status == "nothing_to_do":
-            record_success(held.ends, held.subscription.subid)
+        elif result.status == "nothing_to_do" or (result.schema and not is_in_history):
+            record_success(*about, result.schema, start_time)
         if result.error is not None or not held.download:
             note_presence(held.publisher, held.subscription.subid)
         return result
@@ -317,9 +320,9 @@ def held_session(
             request.ends, request.subscription, changed, request.engine, spark_of, request.progress
         )
         again = request.reread()
-        brought = brought_changes(again.publisher, request.subscription)
+        again = replace(again, brought=brought_changes(request.ends, again.ends, request.subscription))
         result, is_in_history = held_session(again, start_time, started, stopped)
-        return replace(result, recovered=result.recovered + recovered, schema=brought), is_in_history
+        return replace(result, recovered=result.recovered + recovered), is_in_history
     nothing = replace(
         session.nothing_to_do, recovered=recovered, status="succeeded" if recovered else "nothing_to_do"
     )
@@ -355,7 +358,8 @@ def held_session(
     def record(outcome: Outcome) -> None:
         waiting = sum(row.changecount for row in manifest.waiting_generations)
         result = outcome.result(request.publication, subscriber, recovered=recovered)
-        results.append(session.finish(replace(result, waiting=waiting), refused))
+        result = replace(result, waiting=waiting, schema=request.brought)
+        results.append(session.finish(result, refused))
         session_history.record(publisher, subscriber, manifest, results[0], start_time, seconds)
 
     with named(changeset, publisher):

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import ARROW_FOR_FEW
+from mergerepl.delta.feed.column_changes import DROP, LEAVE
 from mergerepl.delta.feed.schema_walk import is_replacement
 from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.schema.down import schema_down
 from mergerepl.merge.schema.follow import follow_columns
 from mergerepl.merge.schema.listing import words_of
+from mergerepl.merge.schema.waiting import logged_values
 from mergerepl.merge.session.sides import ARTICLE_ERRORS, Refused, SideState, refuse
 from mergerepl.model.progress import Progress
+from mergerepl.model.words import counted
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import own_priorities
 from mergerepl.spark.plain import plain_errors
@@ -91,8 +94,14 @@ def followed_schema(
     return stopped
 
 
-def brought_changes(publisher: Replica, before: SubscriptionRow) -> tuple[str, ...]:
-    """Return the schema changes that a subscription got since `before`, as `table: change`, in their order."""
+def brought_changes(
+    ends: tuple[Replica, Replica], now: tuple[Replica, Replica], before: SubscriptionRow
+) -> tuple[str, ...]:
+    """Return the schema changes that a subscription got since `before`, as `table: change`, in their order.
+
+    `ends` are the replicas as they were then. Values of columns that left are counted where they were logged.
+    """
+    publisher, subscriber = now
     after = next((row for row in publisher.relations() if row.subid == before.subid), before)
     if after.schemaversion == before.schemaversion:
         return ()
@@ -100,4 +109,12 @@ def brought_changes(publisher: Replica, before: SubscriptionRow) -> tuple[str, .
     got = {*range(before.schemaversion + 1, after.schemaversion + 1)} - {*after.skipped_changes}
     rows = [row for row in publisher.schema_changes() if row.pubid == before.pubid]
     rows = sorted((row for row in rows if row.schemaversion in got), key=lambda row: row.schemaversion or 0)
-    return tuple(f"{names.get(row.artid or '')}: {text}" for row in rows for text in words_of(row))
+    found = [f"{names.get(row.artid or '')}: {text}" for row in rows for text in words_of(row)]
+    if not any(each["what"] in (DROP, LEAVE) for row in rows for each in row.stated.get("changes", ())):
+        return tuple(found)
+    versions = {article.artid: article.version for article in ends[1].articles}
+    for article in subscriber.articles:
+        logged = logged_values(subscriber, article, versions.get(article.artid, article.version))
+        if logged:
+            found.append(f"{article.name}: {counted(logged, 'unsent row')} logged at the subscriber")
+    return tuple(found)

@@ -126,6 +126,8 @@ def summary(result: SessionResult) -> str:
     ]
     if result.late_changes:
         parts.append(f"{result.late_changes} changes captured late")
+    if result.schema:
+        parts.append(_schema_text(result.schema))
     if result.refused:
         parts.append(f"left out: {', '.join(result.refused)} ({' '.join(result.reason.split())})")
     if result.recovered:
@@ -159,6 +161,7 @@ def _session_row(
         download_deletes=down.deletes,
         download_conflicts=down.conflicts,
         download_conflicts_resolved=down.conflicts,
+        schema_changes=len(result.schema),
         runstatus=RunStatus.FAIL if result.refused else RunStatus.SUCCEED,
         late_changes=result.late_changes,
     )
@@ -334,16 +337,46 @@ def note_presence(publisher: Replica, subid: str) -> None:
             update_subscription(publisher, subid, row.replid, {"last_sync_date": now})
 
 
-def record_success(ends: Sequence[Replica], subid: str) -> None:
-    """Record that a session found nothing to do after a failed one; the caller holds both replicas."""
+def record_success(
+    ends: Sequence[Replica],
+    subid: str,
+    publication: str,
+    subscriber: Location,
+    schema: Sequence[str],
+    start_time: datetime,
+) -> None:
+    """Record that a session sent no row: if it brought schema changes, or the one before failed.
+
+    The caller holds both replicas.
+    """
+    end_time = max(datetime.now(UTC), start_time)
+    text = _schema_text(schema) if schema else "nothing to do"
+    row = SessionRow(
+        session_id=str(uuid4()),
+        agent_id=subid,
+        publication=publication,
+        subscriber=str(subscriber),
+        start_time=start_time,
+        end_time=end_time,
+        duration=(end_time - start_time) / timedelta(seconds=1),
+        percent_complete=100.0,
+        schema_changes=len(schema),
+        runstatus=RunStatus.SUCCEED,
+    )
+    well = {
+        "last_sync_status": int(SyncStatus.SUCCEEDED),
+        "last_sync_summary": text,
+        "last_error_class": None,
+        "failures": 0,
+        "last_sync_date": end_time,
+    }
     for replica in ends:
-        for row in replica.relations():
-            if row.subid == subid and row.last_sync_status == SyncStatus.FAILED:
-                well = {
-                    "last_sync_status": int(SyncStatus.SUCCEEDED),
-                    "last_sync_summary": "nothing to do",
-                    "last_error_class": None,
-                    "failures": 0,
-                }
-                now = {"last_sync_date": datetime.now(UTC)}
-                update_subscription(replica, subid, row.replid, well | now)
+        if schema:
+            _append_session(replica, row, text)
+        for each in replica.relations():
+            if each.subid == subid and (schema or each.last_sync_status == SyncStatus.FAILED):
+                update_subscription(replica, subid, each.replid, well)
+
+
+def _schema_text(schema: Sequence[str]) -> str:
+    return f"schema changes: {', '.join(schema)}"
