@@ -193,9 +193,8 @@ def _state(
     stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
     if is_any_unknown:
         # ... and those of the tombstone, of which it said nothing: the resolution changed these.
-        taken = _taken_from_tombstone()
-        stamps = F.map_from_arrays(taken, F.transform(taken, lambda _: stamp))
-        winner_colv = F.coalesce(F.map_concat(winner_colv, stamps), winner_colv)
+        stamped = lineage.with_columns_changed(winner_colv, _taken_from_tombstone(), nickname, version)
+        winner_colv = F.coalesce(stamped, winner_colv)
     colv = merged_colv(stamp, is_any_made=is_any_made, is_any_unknown=is_any_unknown, fields=fields)
     of_two = {
         DELETED: deleted,
