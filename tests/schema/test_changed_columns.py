@@ -4,12 +4,14 @@ import re
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import mergerepl
-from mergerepl.errors import PublicationError, RefusedArticlesError
+from mergerepl.errors import PublicationError, RefusedArticlesError, SchemaStoppedError
 from tests.faults.deaths import dies, killed
-from tests.schema.stars import ARTICLES, SUBSCRIBERS, Star
+from tests.schema.stars import ARTICLES, SUBSCRIBERS, Published, Star
 from tests.schema.stars import LADDER as FOLLOWING
 
 APPLYING = (
@@ -362,21 +364,30 @@ def test_a_column_that_comes_back_is_filled_anew_once_it_is_empty(tmp_path: Path
 @pytest.mark.slow
 def test_a_subscriber_that_slept_through_both_changes_has_another_column(tmp_path: Path) -> None:
     """Rows that it did not hear of say values of the former column, which the publisher emptied since."""
-    star = Star(tmp_path / "root", subscribers=("north",))
-    star.write("hq", 2, {"b": "h2"})
-    state(star, "a")
-    star.project.apply()
-    star.write("hq", 2, {"b": None})
-    state(star, "")
-    star.project.apply()
-    with pytest.raises(RefusedArticlesError) as stopped:
-        star.sync()
-    empty(star, str(stopped.value))
-    star.settle()
-    for name in ARTICLES:
-        tables = star.tables(name)
-        assert {key: row["b"] for key, row in tables["hq"].items()} == {1: "y", 2: None, 3: "y"}
-        assert tables["north"] == tables["hq"]
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "a": ["x", "x"], "b": ["y", "y"]})
+    write_deltalake(str(tmp_path / "hq" / "t"), rows)
+    network = Published(tmp_path)
+
+    def publish(columns: str) -> None:
+        article = f"{{name: t, key: [id], tracking: column{columns}}}"
+        lines = ["publication: sales", "publisher: ./hq", f"articles: [{article}]"]
+        lines.append("subscriptions: [{subscriber: ./north}]")
+        (tmp_path / "mergerepl.yml").write_text("\n".join(lines), encoding="utf-8")
+        network.project.apply()
+
+    publish("")
+    network.table("hq", "t").update({"b": "'h2'"}, predicate="id = 2")
+    publish(", columns: [a]")
+    network.table("hq", "t").update({"b": "NULL"}, predicate="id = 2")
+    publish("")
+    with pytest.raises(SchemaStoppedError, match="SET `b` = NULL"):
+        network.project.sync()
+    network.table("north", "t").update({"b": "NULL"}, predicate="true")
+    for _ in range(2):
+        (session,) = network.project.sync().sessions
+        assert session.error is None
+    assert network.rows("hq", "t") == {1: {"a": "x", "b": "y"}, 2: {"a": "x", "b": None}}
+    assert network.rows("north", "t") == network.rows("hq", "t")
 
 
 @pytest.mark.slow
