@@ -1,5 +1,6 @@
 """Who expires, and when `status` warns: on system tables alone, without an engine."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any
 import pytest
 
 from mergerepl.delta.log import head_version
-from mergerepl.merge.session.clean_up import cleanable
+from mergerepl.errors import LeaseError
+from mergerepl.merge.session.clean_up import clean_up_files, clean_up_metadata, cleanable
 from mergerepl.merge.session.history_cleanup import KEPT_SESSIONS, purge_history
 from mergerepl.merge.session.session_history import note_cleaned, note_presence
 from mergerepl.monitoring.status import replica_status
 from mergerepl.replica.expiry import expire_overdue, present
 from mergerepl.replica.replica import Replica
+from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables import catalog, replinfo, sessions
 from mergerepl.systables.sessions import SessionRow
 from tests.networks import PUBID, generation, make_pair
@@ -143,6 +147,16 @@ def test_a_session_forgets_a_day_of_generations_at_most(tmp_path: Path) -> None:
     )
     found = [cleanable(Replica(hq.root), at_most=at_most)[0] for at_most in (timedelta(days=1), None)]
     assert [{*each.values()} for each in found] == [{first + 1}, {first + 3}]
+
+
+@pytest.mark.parametrize("clean", [clean_up_metadata, clean_up_files, purge_history])
+def test_a_second_cleanup_is_told_who_is_at_work(tmp_path: Path, clean: Callable[[Location], object]) -> None:
+    hq, _ = make_pair(tmp_path)
+    with (
+        lease(hq.root, purpose="mergerepl cleanup"),
+        pytest.raises(LeaseError, match="mergerepl cleanup by process"),
+    ):
+        clean(hq.root)
 
 
 def ended(session: str) -> SessionRow:
