@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -87,6 +88,8 @@ class CommandGroup(Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         arguments = list(sys.argv[1:] if args is None else args)
+        # pydantic looks for plugins in the entry points of all installed packages: four hundredths of a `status`.
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         with standard_output() as out:
             try:
                 code = self._code(arguments, prog_name, complete_var, out, extra)
