@@ -63,6 +63,11 @@ class Settings:
         )
 
 
+def leave_out_plugins() -> None:
+    """Let pydantic not look for plugins in the entry points of all installed packages: 4 % of a `status`."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
 def _flag(name: str, text: str) -> bool:
     value = text.strip().lower()
     if value not in _TRUE + _FALSE:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from mergerepl.cli.grammar import WIDTH, Group, Invocation, keep_example, write_
 from mergerepl.cli.standard_output import StandardOutput, say_error, standard_output
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.progress import Progress
-from mergerepl.settings import Settings
+from mergerepl.settings import Settings, leave_out_plugins
 
 COMMANDS: Final[dict[str, dict[str, str]]] = {
     "Start": {"init": "project", "apply": "project", "demo": "demo"},
@@ -88,8 +87,7 @@ class CommandGroup(Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         arguments = list(sys.argv[1:] if args is None else args)
-        # pydantic looks for plugins in the entry points of all installed packages: four hundredths of a `status`.
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+        leave_out_plugins()
         with standard_output() as out:
             try:
                 code = self._code(arguments, prog_name, complete_var, out, extra)
