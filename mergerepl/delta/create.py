@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mergerepl.delta.known_heads import forget_head
-from mergerepl.delta.log import is_delta_table, log_path
+from mergerepl.delta.log import is_delta_table, log_path, note_new_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION, DEFAULTS_FEATURE
 from mergerepl.delta.own_log import forget_log
@@ -64,7 +64,8 @@ def create_table(path: Location, table: NewTable, mark: CommitMark) -> str:
             raise FileExistsError
         forget_head(path)
         forget_log(path)
-        storage(target).put_if_absent(target, f"{text}\n".encode())
+        data = f"{text}\n".encode()
+        note_new_table(path, data, storage(target).put_if_absent(target, data))
     except FileExistsError as error:
         raise StoreError(
             f"'{path}' cannot be created: there is a Delta table already. Remove it, or choose another "

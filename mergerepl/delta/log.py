@@ -135,7 +135,11 @@ def list_logs(tables: Sequence[Location]) -> None:
     unknown = [table for table in tables if line_of(table) is not None and known_head(table) is None]
     if len(unknown) <= _MOST_PAGES:
         return
-    list_logs_below(unknown[0].parent)
+    if (below := list_logs_below(unknown[0].parent)) is not None:
+        there = {path.partition("/")[0] for path in below}
+        for table in unknown:
+            if table.name not in there:
+                note_head(table, ABSENT)
 
 
 def list_logs_below(folder: Location) -> dict[str, FileFacts] | None:
@@ -395,6 +399,16 @@ def _read_log_file(table: Location, version: int) -> bytes | None:
         while len(_contents) > _MOST_CONTENTS:
             _contents.pop(next(iter(_contents)), None)
     return found[0]
+
+
+def note_new_table(table: Location, data: bytes, tag: str) -> None:
+    """Note the first log file of a system table in a store, which this process has just put there."""
+    if line_of(table) is None:
+        return
+    note_head(table, 0)
+    note_seen(table, 0, [str(table), 0, len(data), 0, tag])
+    memory_of(table)[_WHOLE, table] = True
+    note_log_file(table, 0, data)
 
 
 def note_log_file(table: Location, version: int, data: bytes) -> None:

@@ -20,7 +20,7 @@ from mergerepl.replica.damage import require_schema_version
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session
-from mergerepl.store.storage import is_writable, same_place
+from mergerepl.store.storage import is_folder, is_writable, same_place
 from mergerepl.systables import catalog, contents, registry, replinfo
 from mergerepl.systables.catalog import (
     ArticleRow,
@@ -398,6 +398,8 @@ def _refuse_orphans(root: Location, control: ControlPlane) -> None:
 
     MSmerge_replinfo is made last: if a first `apply` was cut short, all the others are still empty.
     """
+    if not root.is_local and not is_folder(control.folder):
+        return
     tables: tuple[TypedTable[Any], ...] = (catalog.ARTICLES, catalog.SUBSCRIPTIONS, catalog.PUBLICATIONS)
     for table in tables:
         if control.exists(table) and control.rows(table):

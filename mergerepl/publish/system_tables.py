@@ -20,6 +20,7 @@ from mergerepl.delta.tables import (
     create_table,
     head_version,
     is_delta_table,
+    list_logs,
     next_transaction,
     open_table,
     read_commit,
@@ -33,7 +34,7 @@ from mergerepl.replica.application_ids import REPAIR_APP_ID, copy_app_id
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.store.register import forget_tables, register_of
-from mergerepl.store.storage import is_local, keep_former, remove_folder, remove_leftover, rename
+from mergerepl.store.storage import is_folder, is_local, keep_former, remove_folder, remove_leftover, rename
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.catalog import ArticleRow
 from mergerepl.systables.contents import base_column, row_column
@@ -67,13 +68,16 @@ def create_replica(
     `retention` is how long files must live that a session may still read; `mark` is for the commits.
     """
     control = Replica(root).control
+    has_leftovers = is_folder(control.folder)
+    list_logs([control.path(table.name) for table in registry.ALL])
     for table in registry.CONTROL_PLANE:
         if table.name != replinfo.NAME:
             control.replace(table, [])
     for data in registry.DATA_PLANE:
         # Tables of an interrupted first `apply` are empty, and may lack the articles of this one.
-        remove_leftover(control.path(data.name))
-        forget_tables(root)
+        if has_leftovers and is_folder(control.path(data.name)):
+            remove_leftover(control.path(data.name))
+            forget_tables(root)
         columns = [field(column.name, json_of(column.type)) for column in data.columns]
         if data.name in IMAGE_TABLES:
             columns += image_fields(images)

@@ -28,7 +28,13 @@ UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
 LEASE_S = "0.3"
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["tests.store.order_tables", "mergerepl.cli.main"])
+FORKED.set_forkserver_preload(
+    [
+        *("tests.store.order_tables", "mergerepl.cli.main", "mergerepl.merge.session.merge_session"),
+        *("mergerepl.merge.session.carry_out", "mergerepl.conflicts.listing"),
+    ]
+)
+"""Each command has a process of its own, which would load these modules."""
 
 
 Point = tuple[str, str, int]
@@ -48,6 +54,16 @@ def points_of(requests: list[Request]) -> list[Point]:
 
 def _call(channel: Any, function: Any, arguments: tuple[Any, ...]) -> None:
     channel.send(function(*arguments))
+
+
+def _outcome(folder: Path, hq: Location, north: Location) -> dict[str, Any]:
+    exit_code, shown, error = command(folder, "conflicts", "list", "--json")
+    assert exit_code == 0, error
+    told = sorted(
+        (each["article"], str(each["key"]), each["conflict_type"], each["winner"])
+        for each in json.loads(shown)["conflicts"]
+    )
+    return {"hq": rows_of(hq), "north": rows_of(north), "conflicts": told}
 
 
 @dataclass(frozen=True)
@@ -79,11 +95,8 @@ class Site:
 
     def outcome(self) -> dict[str, Any]:
         """Return what a finished session leaves: rows of both tables, and the conflicts."""
-        conflicts = json.loads(self.run("conflicts", "list", "--json"))["conflicts"]
-        told = sorted(
-            (each["article"], str(each["key"]), each["conflict_type"], each["winner"]) for each in conflicts
-        )
-        return {"hq": self.call(rows_of, self.hq), "north": self.call(rows_of, self.north), "conflicts": told}
+        found: dict[str, Any] = self.call(_outcome, self.folder, self.hq, self.north)
+        return found
 
     def objects(self) -> dict[str, bytes]:
         store = S3Store(self.hq.bucket)
