@@ -22,6 +22,8 @@ from tests.store.killed import LEASE_S, Site
 from tests.store.order_tables import add, command, edit, write_orders
 from tests.store.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 DRAWN = 3
 """Points of one run of each kind; each takes some ten seconds of a quiet machine."""
 
@@ -83,16 +85,13 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("hq", "north", "words"), [ENDS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in ENDS[1:])]
-)
+@pytest.mark.parametrize(("hq", "north", "words"), ENDS)
 def test_a_subscriber_is_filled_again(make: Any, hq: str, north: str, words: tuple[str, ...]) -> None:
     site = make(hq, north)
     site.run(*words)
     check(site, is_kept=words == UPLOAD)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [UPLOAD, DISCARD])
 def test_one_that_is_killed_at_a_request_is_finished(make: Any, words: tuple[str, ...]) -> None:
     site = make("store", "store")
@@ -112,7 +111,6 @@ def test_one_that_is_killed_at_a_request_is_finished(make: Any, words: tuple[str
         assert site.outcome() == wanted, f"killed at {killed}, stored: {is_stored}"
 
 
-@pytest.mark.slow
 def test_a_table_that_is_gone_is_made_again(make: Any) -> None:
     site = make("store", "store")
     for key in site.objects():
@@ -136,7 +134,6 @@ def with_engine(folder: Path, *words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-@pytest.mark.slow
 def test_an_article_that_was_upload_only_is_compared_by_apply(make: Any) -> None:
     site = make("store", "store", resolver="upload_only")
     file = site.folder / "mergerepl.yml"
