@@ -258,3 +258,27 @@ def test_a_dry_run_names_the_outcome_for_each_subscription() -> None:
     assert {each.outcome for each in planned_subscriptions(prepare(before, stored), stored, Agent())} == {
         "followed"
     }
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (None, "rows enter and leave, which only Spark can count"),
+        ({"orders": {7: (2, 1)}}, "orders: 2 rows enter, 1 leave"),
+    ],
+)
+def test_a_dry_run_says_how_many_rows_move(
+    found: dict[str, dict[int, tuple[int, int]]] | None, why: str
+) -> None:
+    class Counting(Agent):
+        def planned_moves(self, *_: object) -> dict[str, dict[int, tuple[int, int]]] | None:
+            return found
+
+    before, after = filtered(), filtered(by="id > 1 AND id = CAST(HOST_NAME() AS INT)")
+    replicas = Replicas(before)
+    replicas.edit("hq", "subscriptions", partition_id=7)
+    stored = replicas.stored(after)
+    for planned in planned_subscriptions(prepare(after, stored), stored, Counting()):
+        assert (planned.outcome, planned.why) == ("followed", why)
+        moves = [(each.article, each.enter, each.leave) for each in planned.moves]
+        assert moves == ([] if found is None else [("orders", 2, 1)])
