@@ -52,6 +52,7 @@ def distributed(
 def _deliveries(
     item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool, dry_run: bool
 ) -> Iterator[SessionResult]:
+    from mergerepl.systables.transactional import QUEUED
     from mergerepl.transactional import agents
     from mergerepl.transactional.catalog import distributor_at, required, subscriptions_of
     from mergerepl.transactional.distributor import Distributor
@@ -63,6 +64,8 @@ def _deliveries(
         store = required(root)
         for name, row in subscriptions_of(store, subscriber=item.subscriber, publication=item.publication):
             # Before the log is read: what the publisher takes is in the same sync.
+            if row.update_mode == QUEUED:
+                progress.step(f"read the edits of {row.subscriber}")
             try:
                 queue = partial(agents.read_queue, store, name, row, agents.spark_of(None))
                 sent = _saying_who_works(lambda wait_s, run=queue: run(lock_wait_s=wait_s), progress)  # type: ignore[misc]
@@ -72,6 +75,7 @@ def _deliveries(
             uploads[row.subscription_guid] = PhaseCounts(
                 sent.inserts, sent.updates, sent.deletes, sent.conflicts
             )
+    progress.step("read the log")
     _saying_who_works(
         lambda wait_s: rehearsed(dry_run, Distributor(root, lock_wait_s=wait_s).capture), progress
     )
@@ -83,6 +87,7 @@ def _deliveries(
         try:
             if row.subscription_guid in stopped:
                 raise stopped[row.subscription_guid]
+            progress.step(f"distribute to {row.subscriber}")
             agent = partial(agents.run_agent, distributor, name, row, agents.spark_of(None), **options)
             done = _saying_who_works(
                 lambda wait_s, run=agent: rehearsed(dry_run, partial(run, lock_wait_s=wait_s)),  # type: ignore[misc]

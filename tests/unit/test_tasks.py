@@ -170,6 +170,16 @@ def test_a_product_that_fails_does_not_keep_another_from_its_work(
         assert CliRunner().invoke(main, words).exit_code == 0
 
 
+class Steps(NoProgress):
+    """Keeps the names of steps."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def step(self, name: str, **_: object) -> None:
+        self.names.append(name)
+
+
 def test_a_publisher_that_fails_does_not_keep_another_from_its_sync(tmp_path: Path) -> None:
     for name in ("hq", "shop"):
         (tmp_path / name).mkdir()
@@ -179,6 +189,9 @@ def test_a_publisher_that_fails_does_not_keep_another_from_its_sync(tmp_path: Pa
         ("feed_hq", "failed"),
         ("feed_shop", "failed"),
     ]
+    steps = Steps()
+    Project(hq, shop).sync(dry_run=True, progress=steps)
+    assert steps.names == ["read the log"] * 2
     with pytest.raises(TransactionalUsageError, match="streams cannot be 0"):
         Project(hq, shop).sync(streams=0)
     with pytest.raises(TransactionalUsageError, match="publishes nothing"):
