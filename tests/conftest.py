@@ -132,9 +132,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is_chosen = bool(config.option.markexpr or config.option.keyword)
     if is_chosen or os.environ.get("MERGEREPL_TEST_PROFILE") == "long":
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
+    slow = {item: None for item in items if item.get_closest_marker("slow")}
     items[:] = [item for item in items if item not in slow]
-    config.hook.pytest_deselected(items=slow)
+    config.hook.pytest_deselected(items=[*slow])
 
 
 def pytest_collection_finish() -> None:

@@ -18,6 +18,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from mergerepl.delta.chosen_rows import Chosen
 from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
 from mergerepl.delta.footers import commit_statistics, read_footer
 from mergerepl.delta.known_heads import forget_head
@@ -26,7 +27,6 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.reads import Bounds, may_hold, plain_files, read_files, read_version, write_files
 from mergerepl.delta.small_tables import is_of_odd_text, typed_rows
-from mergerepl.delta.sql_text import text_literal
 from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import Transaction, is_done, marked_session, next_transaction
 from mergerepl.delta.writes import add_files
@@ -253,19 +253,9 @@ def read(
 def _read_here(
     state: TableState, bounds: Bounds, columns: Sequence[str], among: Mapping[str, Collection[int | str]]
 ) -> DataFrame:
-    conditions = [
-        f"{name} in ({', '.join(text_literal(each) if isinstance(each, str) else str(each) for each in values)})"
-        for name, values in among.items()
-        if values
-    ]
-    for name, (above, most) in bounds.items():
-        conditions += [f"{name} > {above}"] if above is not None else []
-        conditions += [f"{name} <= {most}"] if most is not None else []
-    if not all(among.values()):
-        conditions = ["false"]
     types = {name: state.arrow_schema.field(name).type for name in columns}
     try:
-        rows = typed_rows(state.path, types, where=" and ".join(conditions) or "true")
+        rows = typed_rows(state.path, types, where=Chosen(bounds, among))
     except StoreError as error:
         if is_of_odd_text(error.__cause__):
             raise NeedsSparkError(f"'{state.path.name}' holds text that is no UTF-8") from error

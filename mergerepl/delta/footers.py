@@ -58,9 +58,19 @@ def statistics_of(footer: "FileMetaData", name: str) -> list[Any]:
 
     Empty if the file lacks the column.
     """
-    index = {footer.schema.column(i).path: i for i in range(len(footer.schema))}.get(name)
+    index = _columns(footer).get(name)
     if index is None or "." in name:
         return []
+    return _statistics_at(footer, index)
+
+
+def _columns(footer: "FileMetaData") -> dict[str, int]:
+    """Return the places of a file's columns, by their paths."""
+    schema = footer.schema
+    return {schema.column(i).path: i for i in range(len(schema))}
+
+
+def _statistics_at(footer: "FileMetaData", index: int) -> list[Any]:
     return [footer.row_group(i).column(index).statistics for i in range(footer.num_row_groups)]
 
 
@@ -90,7 +100,10 @@ def may_have(footer: "FileMetaData", group: int, name: str, values: "pa.Array[An
 
 def null_count(footer: "FileMetaData", name: str) -> int | None:
     """Return the NULL count of a top-level column of a plain type; None if the footer does not state it."""
-    groups = statistics_of(footer, name)
+    return _nulls(statistics_of(footer, name))
+
+
+def _nulls(groups: list[Any]) -> int | None:
     if any(each is None or not each.has_null_count for each in groups) or not groups:
         return None
     return sum(int(each.null_count) for each in groups)
@@ -103,9 +116,11 @@ def commit_statistics(footer: "FileMetaData", bounded: Iterable[str]) -> dict[st
     or a text is too long.
     """
     stats: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    columns = _columns(footer)
     for name in bounded:
-        nulls = null_count(footer, name)
-        ends = None if nulls is None else _bounds(statistics_of(footer, name))
+        groups = _statistics_at(footer, columns[name]) if name in columns and "." not in name else []
+        nulls = _nulls(groups)
+        ends = None if nulls is None else _bounds(groups)
         if ends is not None:
             stats["minValues"][name], stats["maxValues"][name] = ends
             stats["nullCount"][name] = nulls

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from mergerepl.delta.chosen_rows import Chosen, rows_of_few_files
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import BOOKKEEPING, CommitMark
@@ -39,7 +40,7 @@ def read_rows(
     path: Location,
     names: Sequence[str],
     *,
-    where: str | None = None,
+    where: "str | Chosen | None" = None,
     order_limit: str = "",
     required: Sequence[str] = (),
 ) -> list[Row]:
@@ -58,7 +59,7 @@ def has_values(table: TableState, name: str) -> bool | None:
     return bool(read_rows(table.path, [name], where=f"{quoted(name)} is not null", order_limit="limit 1"))
 
 
-def typed_rows(path: Location, types: Mapping[str, "pa.DataType"], *, where: str) -> "pa.Table":
+def typed_rows(path: Location, types: Mapping[str, "pa.DataType"], *, where: "str | Chosen") -> "pa.Table":
     """Return columns of a table's rows with these types; a column that the table does not have yet is NULL."""
     import pyarrow as pa
 
@@ -74,7 +75,7 @@ def version_and_rows(
     path: Location,
     names: Sequence[str],
     *,
-    where: str | None = None,
+    where: "str | Chosen | None" = None,
     order_limit: str = "",
     required: Sequence[str] = (),
 ) -> tuple[int, "pa.Table"]:
@@ -82,7 +83,16 @@ def version_and_rows(
     is_whole = where is None and not order_limit
     with _as_store_error(path):
         own = last_overwrite(path) if is_whole else None
-    if own is not None:
+    few = None
+    if isinstance(where, Chosen) and not order_limit:
+        few = rows_of_few_files(path)
+        few = None if few is None or not where.columns <= {*few[1].column_names} else few
+    if few is not None:
+        assert isinstance(where, Chosen)
+        version, found = few
+        _require_columns(path, required, found.column_names)
+        result = where.of(found).select([name for name in names if name in found.column_names])
+    elif own is not None:
         import pyarrow as pa
 
         version, parts = own
@@ -97,7 +107,7 @@ def version_and_rows(
             stored = [field.name for field in table.schema().fields]
             _require_columns(path, required, stored)
             select = ", ".join(quoted(name) for name in names if name in stored)
-            condition = f" where {where}" if where else ""
+            condition = f" where {where.sql if isinstance(where, Chosen) else where}" if where else ""
             result = _query(table, f"select {select} from t{condition} {order_limit}")
     if empty := [name for name in required if result.column(name).null_count]:
         raise edited_table(path, f"has no value in column '{empty[0]}'", column=empty[0])
@@ -268,8 +278,13 @@ def write_rows(
 
 
 def _has_columns(state: TableState, schema: "pa.Schema") -> bool:
-    """Whether a table has columns of these names and types. One of an older release lacks the newest."""
+    """Whether a table has columns of these names and types. One of an older release lacks the newest.
+
+    In a folder it has no others: delta-rs refuses rows without them, and makes some of the commits.
+    """
     stored = {each["name"]: each["type"] for each in state.fields}
+    if is_local(state.path) and len(stored) != len(_types_of(schema)):
+        return False
     return all(stored.get(name) == type_ for name, type_ in _types_of(schema).items())
 
 
@@ -325,8 +340,13 @@ def _python_value(value: Any) -> Any:
 
 def arrow_schema(types: Mapping[str, str]) -> "pa.Schema":
     """Return the Arrow schema of columns with these types in Spark DDL."""
+    return _arrow_schema(tuple(types.items()))
+
+
+@lru_cache(maxsize=256)
+def _arrow_schema(types: tuple[tuple[str, str], ...]) -> "pa.Schema":
     import pyarrow as pa
     from deltalake import Schema
 
-    fields = [field(name, json_of(type_)) for name, type_ in types.items()]
+    fields = [field(name, json_of(type_)) for name, type_ in types]
     return pa.schema(Schema.from_json(json.dumps({"type": "struct", "fields": fields})).to_arrow())

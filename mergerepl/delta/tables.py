@@ -7,6 +7,7 @@ This module loads neither Spark nor deltalake.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.chosen_rows import Chosen
 from mergerepl.delta.commits import Commit, TruncatedLogError, commits, find_own_commit, read_commit
 from mergerepl.delta.create import NewTable, create_table, is_vacant
 from mergerepl.delta.kept_knowledge import adopt_knowledge, keep_knowledge

@@ -14,6 +14,7 @@ from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.tables import (
     INTERVAL_PROPERTY,
     OWN_INTERVAL,
+    Chosen,
     arrow_schema,
     as_seen,
     delete_rows,
@@ -57,7 +58,9 @@ class ControlPlane:
         """True if the table was created."""
         return is_delta_table(self.path(table.name))
 
-    def rows(self, table: TypedTable[RowT], *, where: str | None = None, order_limit: str = "") -> list[RowT]:
+    def rows(
+        self, table: TypedTable[RowT], *, where: str | Chosen | None = None, order_limit: str = ""
+    ) -> list[RowT]:
         """Return the rows of a table; `where` and `order_limit` are delta-rs' SQL, for growing tables.
 
         Raises: StoreError if the table is missing or unreadable, or lacks a value it needs.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.sql_text import text_literal, text_literals
 from mergerepl.delta.tables import (
+    Chosen,
     commit_text,
     edited_table,
     is_delta_table,
@@ -387,7 +388,7 @@ class Replica:
         A run beyond the last committed one does not count: its capture or session never reached its commit point, and
         its changes are captured again.
         """
-        rows = self._generations(f"generation > {from_generation_exclusive}")
+        rows = self._generations(Chosen({"generation": (from_generation_exclusive, None)}))
         latest = {row.guidsrc: row for row in sorted(rows, key=lambda row: row.seq)}
         return sorted(latest.values(), key=lambda row: row.generation)
 
@@ -395,7 +396,7 @@ class Replica:
         """Return those of these generations that the replica has."""
         if not guids:
             return set()
-        among = f"guidsrc in ({text_literals(guids)})"
+        among: str | Chosen = Chosen(among={"guidsrc": guids})
         if len(guids) > _NAMED_AT_MOST:
             among = f"guidsrc between {text_literal(min(guids))} and {text_literal(max(guids))}"
         return {row.guidsrc for row in self._generations(among)}.intersection(guids)
@@ -407,10 +408,14 @@ class Replica:
         )
         return last[0] if last else None
 
-    def _generations(self, where: str, order_limit: str = "") -> list[Generation]:
+    def _generations(self, where: str | Chosen, order_limit: str = "") -> list[Generation]:
         # An edited row must be found, not skipped.
-        edited = " or ".join(f"{name} is null" for name in ("generation", "guidsrc", "pubid", "seq"))
-        where = f"({where}) and seq <= {self.info().last_seq} or {edited}"
+        needed, last_seq = ("generation", "guidsrc", "pubid", "seq"), self.info().last_seq
+        if isinstance(where, Chosen):
+            where = Chosen({**where.bounds, "seq": (None, last_seq)}, where.among, needed)
+        else:
+            edited = " or ".join(f"{name} is null" for name in needed)
+            where = f"({where}) and seq <= {last_seq} or {edited}"
         return self.control.rows(genhistory.TABLE, where=where, order_limit=order_limit)
 
     def append_generations(self, rows: Iterable[Generation], *, seq: int) -> None:
@@ -453,7 +458,9 @@ class Replica:
 
     def drop_uncounted_generations(self) -> None:
         """Remove runs that a crash left after the last committed one: `last_seq` is about to pass them."""
-        self.control.delete(genhistory.TABLE, where=f"seq > {self.info().last_seq}")
+        after = self.info().last_seq
+        if self.control.rows(genhistory.TABLE, where=Chosen({"seq": (after, None)})):
+            self.control.delete(genhistory.TABLE, where=f"seq > {after}")
 
     def row_constraints(self, tablenick: int) -> str:
         """Return the row conditions of an article's table, for comparison; '' if they cannot be read."""
