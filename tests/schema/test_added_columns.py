@@ -1,6 +1,7 @@
 """ADD COLUMN at the publisher reaches every subscriber before the rows that need it, and unknown is not NULL."""
 
 import json
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import mergerepl
 from mergerepl.cli.main import main
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
-from tests.faults.deaths import dies
+from tests.faults.deaths import dies, killed
 from tests.schema.stars import ARTICLES, LADDER, Star
 
 SOME = ("schema.after_alter",)
@@ -69,6 +70,13 @@ def test_a_new_column_travels_before_its_rows(star: Star) -> None:
 def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
     with dies(point, action="stop"):
         star.sync("north")
+    check(star)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["schema.after_alter", "schema.before_published_version"])
+def test_a_sync_that_is_killed_is_finished_by_the_next_one(star: Star, point: str) -> None:
+    killed([sys.executable, "-m", "mergerepl", "sync", "north"], point, cwd=star.root)
     check(star)
 
 
