@@ -319,7 +319,8 @@ _REMOVED: Columns = {
 def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None) -> int:
     """Remove metadata, conflicts and changes past their retention.
 
-    --only metadata, history, files (merge), conflicts (merge, transactional), commands (transactional) or changes (cdc).
+    --only metadata, history, files (merge), conflicts (merge, transactional), commands (transactional), changes (cdc) or
+    tombstones (tracking).
     Metadata goes only if all replicas know the change. Files are those of system tables that a cleanup found unused an hour
     or a day ago. A subscription that lacks removed commands becomes inactive and
     must be filled again (`reinit`). It asks only with --older-than, which removes rows that the retention keeps, such as

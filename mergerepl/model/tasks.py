@@ -188,9 +188,9 @@ class ValidationResult(HtmlResult):
 class Removed:
     """The rows that `cleanup` removed of one kind: metadata and conflicts (merge), commands (transactional), changes (cdc).
 
-    `kind` is metadata, conflicts, history, commands, transactions, changes or files, of which `rows` is the number. `what`
-    is the system table, the conflict log, the publication store, the capture instance or the folder of system tables;
-    `error` why it could not be cleaned, `note` why nothing of it is.
+    `kind` is metadata, conflicts, history, commands, transactions, changes, tombstones or files, of which `rows` is the
+    number. `what` is the system table, the conflict log, the publication store, the capture instance, the tracked table or
+    the folder of system tables; `error` why it could not be cleaned, `note` why nothing of it is.
     """
 
     type: str

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Collection
+from datetime import datetime, timedelta
 from typing import Any
 
 from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.folders import FolderTracking
+from mergerepl.model.listing import Listing
 from mergerepl.model.results import ApplyResult
-from mergerepl.model.tasks import CRITICAL, TRACKING, Run, Status, StatusWarning
+from mergerepl.model.tasks import CRITICAL, TRACKING, CleanupResult, Removed, Run, Status, StatusWarning
 from mergerepl.model.tracking import CommittedTransaction
 from mergerepl.places import DATABASE
 from mergerepl.store.location import Location
+from mergerepl.systables.tracking import FOLDER
 
 
 def apply(document: FolderTracking, **terms: Any) -> ApplyResult:
@@ -49,6 +52,29 @@ def count_history(root: Location, *, failed: bool, subscriber: str | None) -> in
     from mergerepl.tracking.change_tracking import ChangeTracking
 
     return 0 if failed or subscriber is not None else ChangeTracking(root).count_transactions()
+
+
+TOMBSTONE_RETENTION = timedelta(days=90)
+
+
+def cleanup(
+    root: Location, *, kinds: Collection[str], older_than: timedelta | None, dry_run: bool
+) -> CleanupResult:
+    """Remove tombstones and transactions past their retention that all registered consumers have passed."""
+    from mergerepl.tracking.change_tracking import ChangeTracking
+
+    tracking = ChangeTracking(root)
+    if not tracking.consumers():
+        note = "no consumer is registered, and applications may hold anchors: `mergerepl tracking purge` names what goes"
+        return CleanupResult(
+            Listing([Removed(TRACKING, str(root), "tombstones", FOLDER, 0, note=note)]), dry_run
+        )
+    age = TOMBSTONE_RETENTION if older_than is None else older_than
+    done = [
+        tracking.purge(name, older_than=age, dry_run=dry_run) for name in (*tracking.tracked_tables(), None)
+    ]
+    removed = (Removed(TRACKING, str(root), "tombstones", each.target, each.removed) for each in done)
+    return CleanupResult(Listing(removed), dry_run)
 
 
 def _run(root: Location, each: CommittedTransaction) -> Run:

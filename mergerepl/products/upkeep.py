@@ -44,6 +44,7 @@ CLEANUP_KINDS = {
     "commands": (TRANSACTIONAL,),
     "changes": (CDC,),
     "files": (MERGE,),
+    "tombstones": (TRACKING,),
 }
 """The kinds of rows and files that `cleanup` removes, with their types; docs/configuration.md has the retention of each."""
 
