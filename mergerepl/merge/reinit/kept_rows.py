@@ -1,6 +1,7 @@
 """Rows of a subscriber that a reinitialisation takes away: exported as Delta tables before anything changes."""
 
 import json
+from typing import TYPE_CHECKING
 
 from mergerepl.changes import ROW, SUBSCRIBER
 from mergerepl.delta import appended
@@ -14,6 +15,9 @@ from mergerepl.replica.application_ids import RUN_APP_ID
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import collected
 from mergerepl.store.location import Location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KIND = "mergerepl_kind"
 """The column that says what becomes of a row: `replaced`, `removed`, or `brought back` (its delete was not sent)."""
@@ -49,20 +53,17 @@ def export(rows: DataFrame, of: ReinitArticle, folder: Location, mark: CommitMar
     flat = rows.select(*(F.col(f"{ROW}.{part}").alias(name) for part, name in named), KIND)
     fields = [field(each["name"], each["type"]) for each in json.loads(flat.schema.json())["fields"]]
     fields += [field(each["name"], each["type"]) for each in _table(of).fields if each["name"] in own]
-    create_table(folder, NewTable(fields), mark)
     names, key = [each["name"] for each in fields], [*article.identity]
-    transaction = Transaction(RUN_APP_ID, 1, mark)
-    if not own:
-        appended.append(flat, folder, transaction)
-    elif is_in_process():
+    found: DataFrame | pa.Table = flat
+    if own and is_in_process():
         theirs = columns_here(_table(of), [*key, *own])
-        joined = collected(flat).join(theirs, keys=key, join_type="left outer")
-        appended.append(joined.select(names), folder, transaction)
-    else:
+        found = collected(flat).join(theirs, keys=key, join_type="left outer").select(names)
+    elif own:
         table = _table(of)
-        theirs = read_columns(rows.sparkSession, table.path, table.version, [*key, *own])
-        joined = flat.join(theirs, on=key, how="left").select(*map(quote, names))
-        appended.append(joined, folder, transaction)
+        columns = read_columns(rows.sparkSession, table.path, table.version, [*key, *own])
+        found = flat.join(columns, on=key, how="left").select(*map(quote, names))
+    create_table(folder, NewTable(fields), mark)
+    appended.append(found, folder, Transaction(RUN_APP_ID, 1, mark))
 
 
 def _table(of: ReinitArticle) -> TableState:
