@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -58,6 +59,21 @@ def test_an_application_purges_by_its_own_anchors(database: Database) -> None:
     assert purged(database, to=4) == (2, 0, None, [])
     # The last transaction stays: the next window begins at its snapshot.
     assert [row.csn for row in database.control.rows(COMMITS)] == [4]
+
+
+def test_cleanup_purges_what_all_registered_consumers_have_passed(database: Database) -> None:
+    def removed(**terms: Any) -> list[tuple[int, bool]]:
+        done = mergerepl.Project.load(database.root).cleanup(**terms).removed
+        return [(each.rows, each.note is not None) for each in done]
+
+    assert removed() == [(0, True)], "applications may hold anchors of their own"
+    mergerepl.ChangeTracking(database.root).consumer("reader")
+    change_consumer = {"lcsn": 3, "lbsn": 3}
+    database.control.change_where(CONSUMERS, change_consumer, name="reader")
+    assert removed() == [(0, False)], "they are not ninety days old"
+    terms = {"only": ["tombstones"], "older_than": timedelta(days=9)}
+    assert removed(**terms, dry_run=True) == removed(**terms) == [(2, False)]
+    assert purged(database, older_than="0 days") == (0, 2, 3, [3, 4])
 
 
 def test_edits_of_system_tables_are_noticed(database: Database) -> None:
