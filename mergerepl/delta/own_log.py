@@ -159,20 +159,18 @@ def _log_in_folder(table: Location, version: int) -> OwnLog | None:
         is_there = 0 <= found.version <= version and has_commit(table, found.version)
         if not is_there or as_seen(table, found.version) != seen:
             found = _last_checkpoint(table)
+        # Taken before the log is read: a file that is replaced at that moment is noticed next time.
+        seen = as_seen(table, version)
         found = _moved_to(table, version, found)
-        if not found.is_plain:
-            return None
-        _keep_in_folder(table, found)
     except (OSError, ValueError, KeyError):
         # delta-rs names what is wrong with it.
         return None
-    return found
-
-
-def _keep_in_folder(table: Location, log: OwnLog) -> None:
-    _logs_in_folders[table] = as_seen(table, log.version), log
+    if not found.is_plain:
+        return None
+    _logs_in_folders[table] = seen, found
     while len(_logs_in_folders) > _MOST_LOGS:
         _logs_in_folders.pop(next(iter(_logs_in_folders)), None)
+    return found
 
 
 def transactions_of(table: Location, version: int) -> Mapping[str, Any] | None:
@@ -273,12 +271,7 @@ def last_transaction(transactions: Mapping[str, Any], app_id: str) -> int:
 
 
 def note_commit(table: Location, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
-    """Note a commit of this process."""
-    if is_local(table):
-        known = _logs_in_folders.get(table)
-        if known is not None and known[1].version == version - 1:
-            _keep_in_folder(table, known[1].moved(version, actions))
-        return
+    """Note a commit of this process to a table in a store. In a folder, Spark could overwrite it: its file is read."""
     kept = _logs.get(table)
     if kept is not None and kept[0] is line_of(table) and kept[1].version == version - 1:
         _logs[table] = kept[0], kept[1].moved(version, actions)
