@@ -1,4 +1,4 @@
-"""A model of the log reader in a bucket (docs/decisions/0161) in plain Python: register, plan, change table, gate, positions.
+"""A model of the log reader in a bucket (docs/decisions/0161): register, plan, change table, gate and positions.
 
 Every request is one step. A lease may be taken over at any step, so a pause of any length is in it; an agent may be killed
 at any step, and a conditional PUT may land after its sender gave it up. The source grows while agents scan.
