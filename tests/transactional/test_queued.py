@@ -45,19 +45,10 @@ def writing(*names: str) -> list[dict[str, Any]]:
 class Orders:
     """One published table and subscribers that write."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *names: str,
-        table: Mapping[int, tuple[str, int]],
-        dying_at: str | None = None,
-        **keys: Any,
-    ) -> None:
+    def __init__(self, folder: Path, *names: str, table: Mapping[int, tuple[str, int]], **keys: Any) -> None:
         self.folder, self.names = folder, names
         self.hq = new_table(folder / "hq", "orders", table)
         self.file = publication_file(folder, ORDERS, subscribers=writing(*names), **keys)
-        if dying_at is not None:
-            dies(dying_at, "apply", "-f", self.file)
         run("apply", "-f", self.file)
 
     def at(self, name: str) -> Path:
@@ -186,8 +177,7 @@ def test_a_lost_edit_is_logged_once_where_the_reading_dies(spark: SparkSession, 
 def dying(spark: SparkSession, worker_folder: Path) -> Orders:
     folder = worker_folder / "queued-crash"
     folder.mkdir()
-    table = dict.fromkeys(range(1, 5), ("x", 0))
-    return Orders(folder, "north", "south", table=table, dying_at="transactional.after_queue")
+    return Orders(folder, "north", "south", table=dict.fromkeys(range(1, 5), ("x", 0)))
 
 
 @pytest.mark.slow
