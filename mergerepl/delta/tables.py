@@ -56,7 +56,7 @@ from mergerepl.delta.transactions import (
     session_with_mark,
     transaction_version,
 )
-from mergerepl.delta.unused_files import KEPT, KEPT_ROWS, remove_unused
+from mergerepl.delta.unused_files import FEW, KEPT, KEPT_ROWS, remove_unused
 from mergerepl.delta.writes import (
     add_columns,
     alter_table,

@@ -21,7 +21,7 @@ from mergerepl.delta.table import open_table
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.location import Location
-from mergerepl.store.storage import files_below, read_text, storage
+from mergerepl.store.storage import HALF_WRITTEN, files_below, read_text, storage
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ _NOTE = ("quiet", "unused-files.json")
 _DIGITS = 20
 """The length of the version at the start of a log file's name."""
 
-_FEW = 24
-"""A table of at most so many files, and log files, is left alone: looking at it takes longer than what they cost."""
+FEW: Final = 24
+"""A session leaves a table alone that has at most 24 files with those of its log: looking at it costs more than they do."""
 
 KEPT: Final = timedelta(hours=1)
 """How long a file of a table that is read at once stays at least."""
@@ -59,17 +59,19 @@ def remove_unused(
     folder: Location,
     kept: Callable[[str], timedelta] = lambda _: KEPT_ROWS,
     *,
+    few: int = 0,
     now: datetime | None = None,
     dry_run: bool = False,
 ) -> int:
     """Remove the files of the tables in a folder that were unused when an earlier call looked, and still are.
 
     The caller holds the folder. `kept` returns how long ago that must be, by the name of a table; by default a day.
-    Failures are logged. Returns the number of removed files; `dry_run` only counts them.
+    Tables of at most `few` files, with those of the log, are left alone. Failures are logged. Returns the number of
+    removed files; `dry_run` only counts them.
     """
     now, before = now or datetime.now(UTC), _noted(folder)
     noted, removed = dict(before), 0
-    files = _files_by_table(folder)
+    files = _files_by_table(folder, few)
     for name, names in files.items():
         known = before.get(name)
         # A time to come was noted by a clock that was wrong.
@@ -104,14 +106,19 @@ def _noted(folder: Location) -> dict[str, _Unused]:
         return {}
 
 
-def _files_by_table(folder: Location) -> dict[str, set[str]]:
-    """Return the files of each table in a folder, by their path from the table: Parquet files, and the files of its log."""
+def _files_by_table(folder: Location, few: int) -> dict[str, set[str]]:
+    """Return the files of each table of more than a few files, by their path from the table.
+
+    These are Parquet files, whole or left half-written by a killed process, and the files of the log.
+    """
     found: defaultdict[str, set[str]] = defaultdict(set)
     for each in files_below(folder):
         name, _, path = each.relative_to(folder).partition("/")
-        if path.startswith(f"{LOG_FOLDER}/") or ("/" not in path and path.endswith(".parquet")):
+        if path.startswith(f"{LOG_FOLDER}/") or (
+            "/" not in path and path.endswith((".parquet", HALF_WRITTEN))
+        ):
             found[name].add(path)
-    return {name: files for name, files in found.items() if len(files) > _FEW and _has_log(files)}
+    return {name: files for name, files in found.items() if len(files) > few and _has_log(files)}
 
 
 def _has_log(files: set[str]) -> bool:

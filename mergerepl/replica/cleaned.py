@@ -9,7 +9,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from mergerepl.delta.tables import KEPT, KEPT_ROWS, count_rows, remove_unused
+from mergerepl.delta.tables import FEW, KEPT, KEPT_ROWS, count_rows, remove_unused
 from mergerepl.failpoints import failpoint
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import contents, genhistory, partitions, registry, tombstone
@@ -95,5 +95,9 @@ def remove_files(replica: Replica, *, now: datetime | None = None, dry_run: bool
     rows perhaps later: a caller in Python gets a DataFrame.
     """
     return remove_unused(
-        replica.folder, lambda name: KEPT if name in _READ_AT_ONCE else KEPT_ROWS, now=now, dry_run=dry_run
+        replica.folder,
+        lambda name: KEPT if name in _READ_AT_ONCE else KEPT_ROWS,
+        few=FEW,
+        now=now,
+        dry_run=dry_run,
     )

@@ -259,11 +259,13 @@ def purge(
     below = 0 if to is None else to + 1
     with session.held("tracking purge"):
         sweep(session)
+        if name is None:
+            done = _purge_sequence(session.database, cutoff, below, dry_run=dry_run)
+        else:
+            done = _purge_tombstones(session.database, name, cutoff, below, dry_run=dry_run)
         if not dry_run:
             remove_unused(session.database.control.folder)
-        if name is None:
-            return _purge_sequence(session.database, cutoff, below, dry_run=dry_run)
-        return _purge_tombstones(session.database, name, cutoff, below, dry_run=dry_run)
+        return done
 
 
 def _purge_tombstones(

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.delta.own_checkpoints import COMMITS_BETWEEN
-from mergerepl.delta.tables import KEPT, KEPT_ROWS, remove_unused
+from mergerepl.delta.tables import FEW, KEPT, KEPT_ROWS, remove_unused
 from mergerepl.errors import StoreError
 from mergerepl.merge.session.clean_up import clean_up_files
 from mergerepl.replica.control import ControlPlane
@@ -98,6 +98,22 @@ def test_tables_of_rows_keep_their_files_for_a_day(folder: Path) -> None:
     (folder / NAME).rename(folder / "MSmerge_contents")
     assert swept(folder, timedelta(0)) == swept(folder, timedelta(hours=23)) == 0
     assert swept(folder, KEPT_ROWS) > COMMITS
+
+
+def test_removed_rows_do_not_stay_in_the_files_of_a_small_table(tmp_path: Path) -> None:
+    add(tmp_path, range(3))
+    half = tmp_path / NAME / "part-00000-x-c000.snappy.parquet.17.4.tmp"
+    half.write_bytes(b"PAR1")
+    before = files(tmp_path)
+    for after in (timedelta(0), KEPT_ROWS):
+        assert remove_unused(Location.of(tmp_path), few=FEW, now=NOW + after) == 0
+    for after in (timedelta(0), KEPT_ROWS / 2):
+        assert remove_unused(Location.of(tmp_path), now=NOW + after) == 0
+    assert files(tmp_path) == before
+    assert remove_unused(Location.of(tmp_path), now=NOW + KEPT_ROWS) == 3, (
+        "two versions, and one of a killed process"
+    )
+    assert rows(tmp_path) == [2]
 
 
 def test_a_file_that_is_used_again_stays(folder: Path) -> None:

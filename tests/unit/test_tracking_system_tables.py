@@ -1,5 +1,6 @@
 """The system tables of a tracked folder: an edit is noticed, and the commit sequence is purged by own anchors. No Spark."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -59,6 +60,13 @@ def test_an_application_purges_by_its_own_anchors(database: Database) -> None:
     assert purged(database, to=4) == (2, 0, None, [])
     # The last transaction stays: the next window begins at its snapshot.
     assert [row.csn for row in database.control.rows(COMMITS)] == [4]
+    # The file of the rows that the first purge removed goes a day later.
+    note = Path(database.control.folder / "quiet" / "unused-files.json")
+    noted = json.loads(note.read_text())
+    note.write_text(json.dumps({n: {**each, "at": BEFORE.isoformat()} for n, each in noted.items()}))
+    before = [*Path(database.control.path(COMMIT_SEQUENCE.name)).glob("*.parquet")]
+    purged(database, to=4)
+    assert sum(file.exists() for file in before) == len(before) - 1
 
 
 def test_cleanup_purges_what_all_registered_consumers_have_passed(database: Database) -> None:
