@@ -324,7 +324,7 @@ def default_statement(each: PublishedField) -> str:
 def stopped(article: str, root: str, reason: str) -> SchemaStoppedError:
     """Return the error about a table that cannot take a schema change."""
     error = SchemaStoppedError(
-        f"Article '{article}' at '{root}': {reason}. Nothing was changed; other articles and subscribers go on.",
+        f"Article '{article}' at '{root}': {reason}. No row was changed; other articles and subscribers go on.",
         replica=root,
         article=article,
     )
