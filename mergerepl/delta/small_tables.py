@@ -264,9 +264,14 @@ def write_rows(
         except CommitConflictError:
             if not is_local(path):
                 raise
-            # A user's OPTIMIZE, say. delta-rs commits after it, or names what it conflicts with.
             for file in files:
                 storage(file).delete(file)
+            if is_overwrite and any(
+                each.data_change for each in open_table(path).commits_after(state.version)
+            ):
+                # The rows to write do not have those of the other commit.
+                raise
+            # A user's OPTIMIZE, say. delta-rs commits after it.
     with _writing(path) as table:
         # A table of an older release lacks the newest columns.
         is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}
