@@ -525,15 +525,16 @@ class Project(Caller):
     def cleanup(
         self, *, only: Sequence[str] = (), older_than: timedelta | None = None, dry_run: bool = False
     ) -> CleanupResult:
-        """Remove rows past their retention at the publishers and databases. Starts no Java.
+        """Remove rows past their retention, and unused files, at the publishers and databases. Starts no Java.
 
         Args:
-            only: metadata, history (merge), conflicts (merge, transactional), commands (transactional), changes (cdc);
-                empty for all.
-            older_than: An age in place of the retention.
+            only: metadata, history, files (merge), conflicts (merge, transactional), commands (transactional), changes
+                (cdc), tombstones (tracking); empty for all.
+            older_than: An age in place of the retention. Files do not go by it.
             dry_run: Only count.
 
-        Raises: ConfigurationError if a kind is unknown, or no type here has one; LeaseError, StoreError.
+        Raises: ConfigurationError if a kind is unknown, no type here has one, or `older_than` does not apply to it;
+            LeaseError, StoreError.
         """
         own = [Location.of(root) for root in self.own_roots()]
         return upkeep.cleanup(own, only=only, older_than=older_than, dry_run=dry_run)

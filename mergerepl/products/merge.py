@@ -147,6 +147,11 @@ def cleanup(
     root: Location, *, kinds: Collection[str], older_than: timedelta | None, dry_run: bool
 ) -> CleanupResult:
     """Remove metadata that all replicas know, conflicts and old sessions past their retention, and unused files."""
+    if older_than is not None and set(kinds) == {"files"}:
+        raise ConfigurationError(
+            f"Unused files of '{root}' go an hour or a day after a cleanup found them, at no other age. Leave out "
+            "`--older-than`, or choose other kinds with `--only`."
+        )
     removed: list[Removed] = []
     if "metadata" in kinds:
         from mergerepl.merge.session.clean_up import clean_up_metadata

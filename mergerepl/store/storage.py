@@ -1,6 +1,7 @@
 """Control files and folders: the one module that reads, writes, lists and removes them, with `objects` for stores.
 
-A file exists whole or not at all, even after a power loss. A failure of the file system is an OSError: the caller names
+A control file exists whole or not at all, even after a power loss; rows and commits of tables (`is_durable=False`) are not
+forced to disk. A failure of the file system is an OSError: the caller names
 the file's owner. `delta.tables` reads and writes users' tables.
 """
 

@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mergerepl import Project
 from mergerepl.delta.own_checkpoints import COMMITS_BETWEEN
 from mergerepl.delta.tables import FEW, KEPT, KEPT_ROWS, remove_unused
-from mergerepl.errors import StoreError
+from mergerepl.errors import ConfigurationError, StoreError
 from mergerepl.merge.session.clean_up import clean_up_files
 from mergerepl.replica.control import ControlPlane
 from mergerepl.store.location import Location
@@ -153,6 +154,12 @@ def test_a_cleanup_that_died_is_completed_by_the_next(folder: Path, point: str) 
     swept(folder, 2 * KEPT)
     assert rows(folder) == [COMMITS - 1]
     assert len(files(folder)) < COMMITS_BETWEEN + 4
+
+
+def test_files_have_no_age_of_their_own(tmp_path: Path) -> None:
+    hq, _ = make_pair(tmp_path)
+    with pytest.raises(ConfigurationError, match="an hour or a day after a cleanup found them"):
+        Project.load(hq.root).cleanup(only=["files"], older_than=KEPT)
 
 
 def test_an_edited_table_keeps_the_version_that_it_goes_back_to(tmp_path: Path) -> None:

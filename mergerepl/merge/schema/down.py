@@ -285,7 +285,7 @@ class SubscribersTable:
         return False
 
     def _is_alike(self, there: Field, column: Field) -> bool:
-        """Whether a column of the table's own has the name and type of the published one, and is computed by nobody."""
+        """Whether a column of the table's own has the name and type of the published one, and Delta does not compute it."""
         computed = {GENERATION_EXPRESSION, *(each for each in there["metadata"] if "identity" in each)}
         types = [
             (each["name"], bare(each["type"]), each["metadata"].get(CHAR_VARCHAR)) for each in (there, column)

@@ -71,12 +71,12 @@ def clean_up_metadata(
 
 
 def clean_up_files(root: Location, *, dry_run: bool = False) -> tuple[int, str | None]:
-    """Remove files of a replica's system tables that no version has needed for a while; return their number.
+    """Remove files of a replica's system tables that no version has needed for a while.
 
-    Beside it why they stay: while a session is staged, its recovery reads the log. An edited table keeps the files of the
-    version that it goes back to.
+    Returns: Their number, and the reason if all of them stay: the recovery of a staged session reads the log.
 
-    Raises: ConfigurationError if the folder is not a replica; LeaseError, StoreError.
+    Raises: ConfigurationError if the folder is not a replica; StoreError, also if a table was edited: its files of the
+        version before the edit stay; LeaseError.
     """
     with lease(root, purpose="mergerepl cleanup"):
         replica = Replica(root).require()
