@@ -108,7 +108,14 @@ class OwnLog:
                 row |= {f"{end}.{n}": each for n, each in bounds.items() if not isinstance(each, dict | list)}
             rows.append(row)
         names = dict.fromkeys(["path", "size_bytes", "num_records", *(name for row in rows for name in row)])
-        return pa.table({name: [row.get(name) for row in rows] for name in names})
+        columns = {}
+        for name in names:
+            try:
+                columns[name] = pa.array([row.get(name) for row in rows])
+            except (pa.ArrowException, OverflowError):
+                # Spark states long decimals as numbers, and NaN as a text: such a column has no bounds here.
+                continue
+        return pa.table(columns)
 
 
 _logs: dict[Location, tuple[Line, OwnLog]] = {}

@@ -1,5 +1,6 @@
 """Commits to system tables in folders that this process makes by itself: delta-rs and Spark read them as their own."""
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import head_version, log_actions
 from mergerepl.delta.marks import BOOKKEEPING, CommitMark
 from mergerepl.delta.own_commits import commit_files, put_rows
-from mergerepl.delta.own_log import log_of
+from mergerepl.delta.own_log import OwnLog, log_of
 from mergerepl.delta.small_tables import delete_rows, read_rows, write_rows
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, is_done
@@ -105,6 +106,15 @@ def test_a_log_is_read_on_from_what_is_known(table: Location) -> None:
     assert is_ours(table)
     assert numbers(table) == [2, 3]
     assert log_of(table, 1) == before
+
+
+def test_bounds_that_no_column_can_hold_are_left_out() -> None:
+    """Spark's OPTIMIZE states them of a conflict table's columns."""
+    bounds = [{"seq": 1, "long": 10**30, "number": "NaN"}, {"seq": 2, "long": 2, "number": 1.5}]
+    files = {str(i): {"size": 1, "stats": json.dumps({"minValues": each})} for i, each in enumerate(bounds)}
+    found = OwnLog(files=files).file_table()
+    assert found.column_names == ["path", "size_bytes", "num_records", "min.seq"]
+    assert found["min.seq"].to_pylist() == [1, 2]
 
 
 def test_a_folder_that_was_replaced_is_read_anew(table: Location, tmp_path: Path) -> None:
