@@ -53,7 +53,9 @@ def _moves(stated: Stated, stored: Stored, agent: Agent) -> dict[int | None, tup
     if found is None:
         return None
     return {
-        partition: tuple(PlannedMoves(name, *counts[partition]) for name, counts in found.items())
+        partition: tuple(
+            PlannedMoves(name, *counts[partition]) for name, counts in found.items() if any(counts[partition])
+        )
         for partition in partitions
     }
 
@@ -63,7 +65,7 @@ def _moved_rows(moves: tuple[PlannedMoves, ...]) -> Iterator[str]:
     if not moves:
         yield "rows enter and leave, which only Spark can count"
     for each in moves:
-        yield f"{each.article}: {counted(each.enter, 'row')} enter, {each.leave} leave"
+        yield f"{each.article} gains {counted(each.enter, 'row')}, loses {each.leave:,}"
 
 
 def _stops_at(each: SubscriberState, stated: Stated, stored: Stored, agent: Agent) -> str | None:

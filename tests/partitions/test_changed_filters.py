@@ -176,7 +176,7 @@ def test_another_filter_moves_rows_with_the_next_session(tmp_path: Path) -> None
     state(OTHER)
     (planned,) = network.project.apply(dry_run=True).subscriptions
     assert planned.moves == (PlannedMoves("customers", enter=1, leave=1),)
-    assert planned.why == "customers: 1 row enter, 1 leave"
+    assert planned.why == "customers gains 1 row, loses 1"
     assert [(each.action, each.object) for each in network.project.apply().steps] == [
         ("change", "sales"),
         ("record", "sales"),
