@@ -94,9 +94,7 @@ def reinitialise_held(held: SessionRequest, terms: ReinitTerms) -> list[Reinit]:
     sides = open_sides(*held.ends, held.subscription, is_anew=not others)
     changed = _with_changed_columns(held, sides, terms, chosen)
     if changed and not terms.is_dry:
-        stopped = followed_schema(
-            held.ends, held.subscription, changed, held.engine, held.spark_of, held.progress
-        )
+        stopped = followed_schema(held.ends, changed, held.engine, held.spark_of, held.progress)
         for error in stopped.values():
             raise error
         held = held.reread()

@@ -316,9 +316,7 @@ def held_session(
     request.progress.step("capture")
     session = open_session(request, sides, started, stopped)
     if stopped is None and (changed := articles_to_follow(session.sides, sides, session.refused)):
-        stopped = followed_schema(
-            request.ends, request.subscription, changed, request.engine, spark_of, request.progress
-        )
+        stopped = followed_schema(request.ends, changed, request.engine, spark_of, request.progress)
         again = request.reread()
         again = replace(again, brought=brought_changes(request.ends, again.ends, request.subscription))
         result, is_in_history = held_session(again, start_time, started, stopped)

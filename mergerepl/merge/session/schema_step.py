@@ -67,7 +67,6 @@ def _lacks_feed(side: SideState, nickname: int) -> bool:
 
 def followed_schema(
     ends: tuple[Replica, Replica],
-    subscription: SubscriptionRow,
     tablenicks: Collection[int],
     engine: str,
     spark_of: "Callable[[], SparkSession]",
