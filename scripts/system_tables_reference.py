@@ -102,9 +102,9 @@ TRANSACTIONAL = {
 }
 
 WRITER = {
-    Plane.CONTROL: "Small; written whole by each commit, with deltalake.",
-    Plane.HISTORY: "Small; appended to, with deltalake.",
-    Plane.DATA: "Grows with the changes; rows by Arrow or Spark, commits by deltalake, appended to.",
+    Plane.CONTROL: "Small; written whole by each commit, without Java.",
+    Plane.HISTORY: "Small; appended to, without Java.",
+    Plane.DATA: "Grows with the changes; rows by Arrow or Spark are appended, commits without Java.",
 }
 
 
