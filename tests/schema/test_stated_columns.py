@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.delta.tables import open_table
 from mergerepl.errors import SchemaMismatchError, SchemaStoppedError
-from mergerepl.merge.schema.down import require_expression, table_at
+from mergerepl.merge.schema.down import require_expression
 from mergerepl.merge.schema.follow import article_row
+from mergerepl.merge.schema.subscribers_table import table_at
 from mergerepl.model.definition import PublishedField
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location

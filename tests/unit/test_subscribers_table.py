@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.tables import TableState, open_table
 from mergerepl.errors import SchemaStoppedError
-from mergerepl.merge.schema.down import SubscribersTable
+from mergerepl.merge.schema.subscribers_table import SubscribersTable
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.store.location import Location
 

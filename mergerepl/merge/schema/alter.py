@@ -16,10 +16,10 @@ from mergerepl.delta.metadata import COMMENT, TableMetadata
 from mergerepl.delta.tables import Commit, TableState, add_columns, alter_table, open_table
 from mergerepl.delta.types import Field, ddl_of, field, is_widening, json_of
 from mergerepl.errors import ConfigurationError, SchemaMismatchError, SchemaStoppedError
-from mergerepl.merge.schema.down import table_at
 from mergerepl.merge.schema.fixed_types import fixed_type
 from mergerepl.merge.schema.follow import follower_of
 from mergerepl.merge.schema.moves import Move
+from mergerepl.merge.schema.subscribers_table import table_at
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.schema_changes import FOLLOWS, NOT_ASKED, STOPS, AlterResult, SchemaAnswer
 from mergerepl.monitoring.parties import article_named, others, reachable

@@ -17,9 +17,9 @@ from mergerepl.errors import PublicationError, SchemaStoppedError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.capture.windows import article_window, windows_beside
-from mergerepl.merge.schema.down import table_at
 from mergerepl.merge.schema.follow import article_row, follower_of, recorder_of_followed, state_definition
 from mergerepl.merge.schema.moves import published_field
+from mergerepl.merge.schema.subscribers_table import table_at
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import Definition
 from mergerepl.replica.replica import Replica

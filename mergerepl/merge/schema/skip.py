@@ -25,9 +25,9 @@ from mergerepl.delta.feed.column_changes import (
 from mergerepl.delta.tables import open_table
 from mergerepl.errors import ConfigurationError, OutOfReachError, SchemaMismatchError
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.schema.down import default_statement
 from mergerepl.merge.schema.follow import article_row
 from mergerepl.merge.schema.listing import words_of
+from mergerepl.merge.schema.subscribers_table import default_statement
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import Definition
 from mergerepl.model.schema_changes import SkippedChange
