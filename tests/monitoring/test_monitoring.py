@@ -441,7 +441,7 @@ def test_capture_leaves_the_generation_open_and_the_next_sync_sends_it(fresh):
 def test_capture_without_changes_only_moves_the_captured_version(fresh, monkeypatch):
     fresh.run("alter table TABLE set tblproperties ('a' = 'b')", "north")
     monkeypatch.setattr(
-        "mergerepl.merge.session.capture_replica._embedded_spark", lambda: pytest.fail("started Spark")
+        "mergerepl.merge.session.capture_replica.embedded_spark", lambda: pytest.fail("started Spark")
     )
     before = Replica(fresh.path("north")).info().captured[1]
     assert captured_counts(fresh.capture("north"))["orders"] == (0, 0, 0)
