@@ -171,6 +171,15 @@ def commit_files(
     return state.version + 1
 
 
+def other_commit(table: Location) -> CommitConflictError:
+    """Return the error of a commit that another one came before."""
+    return CommitConflictError(
+        f"Another agent wrote to '{table}' at the same time. Nothing was committed. Run again: what was staged is finished "
+        "first.",
+        table=str(table),
+    )
+
+
 def _files_of(state: TableState) -> list[tuple[str, int]]:
     if isinstance(state, OwnState):
         return [(path, added["size"]) for path, added in state.own.files.items()]
@@ -186,11 +195,7 @@ def _put(state: TableState, actions: Sequence[Mapping[str, Any]]) -> None:
         try:
             tag = put_commit(at, data)
         except FileExistsError as error:
-            raise CommitConflictError(
-                f"Another agent wrote to '{state.path}' at the same time. Nothing was committed. Run again: what was "
-                "staged is finished first.",
-                table=str(state.path),
-            ) from error
+            raise other_commit(state.path) from error
     version = state.version + 1
     note_head(state.path, version)
     note_seen(state.path, version, [str(state.path), version, len(data), 0, tag])

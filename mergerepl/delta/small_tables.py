@@ -12,7 +12,13 @@ from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import BOOKKEEPING, CommitMark
 from mergerepl.delta.opened import open_or_reuse
-from mergerepl.delta.own_commits import commit_files, is_committed_here, last_overwrite, put_rows
+from mergerepl.delta.own_commits import (
+    commit_files,
+    is_committed_here,
+    last_overwrite,
+    other_commit,
+    put_rows,
+)
 from mergerepl.delta.own_log import own_copy
 from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import TableState, open_table, reason_of, refuse_empty_commit
@@ -130,10 +136,19 @@ def _at_head(path: Location) -> Iterator[tuple[int, "DeltaTable"]]:
 
 @contextmanager
 def _writing(path: Location) -> Iterator["DeltaTable"]:
+    """Give a table for one commit by delta-rs.
+
+    Raises: CommitConflictError if another commit removed rows that this one reads.
+    """
+    from deltalake.exceptions import CommitFailedError
+
     with _as_store_error(path):
         opened = open_or_reuse(path)
-    with opened.writing(opened.version) as table:
-        yield table
+    try:
+        with opened.writing(opened.version) as table:
+            yield table
+    except CommitFailedError as error:
+        raise other_commit(path) from error
 
 
 def _query(table: "DeltaTable", query: str) -> "pa.Table":
