@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -177,21 +177,22 @@ def test_an_overwrite_does_not_remove_rows_that_it_has_not_seen(
     assert len([*Path(str(table)).glob("*.parquet")]) == 3
 
 
-def test_rows_replaced_during_a_commit_of_delta_rs_are_a_conflict_by_name(
-    table: Location, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_rows_written_during_an_overwrite_by_delta_rs_are_a_conflict_by_name(
+    table: Location, monkeypatch: pytest.MonkeyPatch, mode: Literal["append", "overwrite"]
 ) -> None:
     for number in range(8):
         write_rows(table, rows(number), mode="append", properties={})
     properties_of = small_tables.commit_properties
 
-    def late(at: Location, *given: Any) -> object:
-        write_deltalake(str(at), rows(7), mode="overwrite")
-        return properties_of(at, *given)
+    def late(at: Location, *given: Any, **terms: Any) -> object:
+        write_deltalake(str(at), rows(8), mode=mode)
+        return properties_of(at, *given, **terms)
 
     monkeypatch.setattr(small_tables, "commit_properties", late)
     with pytest.raises(CommitConflictError, match="at the same time"):
         write_rows(table, rows(5), mode="overwrite", properties={})
-    assert numbers(table) == [7]
+    assert numbers(table) == ([*range(8), 8] if mode == "append" else [8])
 
 
 def _of_append_only(log: DeltaTable) -> None:
