@@ -61,7 +61,7 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
     agent = _agent(run)
     terms: dict[str, Any] = {"interval": interval.total_seconds(), "sync": not no_sync, **views}
     if detach:
-        started = agent.start(**terms, log_format=run.log_format)
+        started = run.work("start", lambda: agent.start(**terms, log_format=run.log_format))
         lines = [f"{each.root}: process {each.pid} runs." for each in started]
         run.output.reported({"started": started}, lines)
         return
@@ -108,7 +108,7 @@ def stop(run: Invocation, wait_s: float) -> None:
     Example:
       mergerepl agent stop
     """
-    found = _agent(run).stop(wait_s=wait_s)
+    found = run.work("stop", lambda: _agent(run).stop(wait_s=wait_s))
     texts = [
         f"{each.root}: no agent runs." if each.pid is None else f"{each.root}: process {each.pid} has ended."
         for each in found
