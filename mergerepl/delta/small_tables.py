@@ -86,27 +86,14 @@ def version_and_rows(
     required: Sequence[str] = (),
 ) -> tuple[int, "pa.Table"]:
     """Return the version of a table and rows of it, as `read_rows` does."""
-    is_whole = where is None and not order_limit
-    with _as_store_error(path):
-        own = last_overwrite(path) if is_whole else None
-    few = None
-    if isinstance(where, Chosen) and not order_limit:
-        few = rows_of_few_files(path)
-        few = None if few is None or not where.columns <= {*few[1].column_names} else few
-    if few is not None:
-        assert isinstance(where, Chosen)
-        version, found = few
+    here = None if order_limit else _rows_here(path, where)
+    if here is not None:
+        version, found = here
+        if not found.num_columns:
+            return version, found
         _require_columns(path, required, found.column_names)
-        result = where.of(found).select([name for name in names if name in found.column_names])
-    elif own is not None:
-        import pyarrow as pa
-
-        version, parts = own
-        if not parts:
-            return version, pa.table({})
-        found = pa.concat_tables(parts)
-        _require_columns(path, required, found.column_names)
-        result = found.select([name for name in names if name in found.column_names])
+        chosen = where.of(found) if isinstance(where, Chosen) else found
+        result = chosen.select([name for name in names if name in found.column_names])
     else:
         with _as_store_error(path), _at_head(path) as (version, table):
             refuse_empty_commit(path, version)
@@ -118,6 +105,23 @@ def version_and_rows(
     if empty := [name for name in required if result.column(name).null_count]:
         raise edited_table(path, f"has no value in column '{empty[0]}'", column=empty[0])
     return version, result
+
+
+def _rows_here(path: Location, where: "str | Chosen | None") -> "tuple[int, pa.Table] | None":
+    """Return the version of a table and its rows, for `where` to choose from; None if delta-rs has to read it."""
+    if isinstance(where, Chosen):
+        few = rows_of_few_files(path)
+        return few if few is not None and where.columns <= {*few[1].column_names} else None
+    if where is not None:
+        return None
+    with _as_store_error(path):
+        own = last_overwrite(path)
+    if own is None:
+        return None
+    import pyarrow as pa
+
+    version, parts = own
+    return version, pa.concat_tables(parts) if parts else pa.table({})
 
 
 def _require_columns(path: Location, required: Sequence[str], stored: Sequence[str]) -> None:

@@ -74,13 +74,14 @@ def remove_unused(
     files = _files_by_table(folder, few)
     for name, names in files.items():
         known = before.get(name)
-        # A time to come was noted by a clock that was wrong.
-        is_known = known is not None and known.at <= now
-        if known is not None and is_known and now < known.at + kept(name):
+        if known is not None and known.at > now:
+            # A clock that was wrong noted a time to come.
+            known = None
+        if known is not None and now < known.at + kept(name):
             continue
         try:
             unused = _unused(folder / name, names, now)
-            gone = _gone(folder / name, names, known, unused) if known is not None and is_known else []
+            gone = [] if known is None else _gone(folder / name, names, known, unused)
             removed += len(gone)
             if not dry_run:
                 failpoint("files.before_removed")

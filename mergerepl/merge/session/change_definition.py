@@ -10,6 +10,7 @@ from mergerepl.merge.session.capture_replica import capture_held, embedded_spark
 from mergerepl.merge.session.change_filters import change_filters
 from mergerepl.model.progress import Progress
 from mergerepl.publish.agent import ColumnsChange, DefinitionChange, TrackingChange
+from mergerepl.publish.filters import FilterChange
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.subscription import own_priorities
 
@@ -31,11 +32,12 @@ def change_definition(
         capture_held(replica, pubid, progress=progress, in_process=in_process)
         replica = replica.reread()
     source = recording_jvm(embedded_spark, (replica,))
+    if isinstance(change, FilterChange):
+        change_filters(replica, pubid, change, spark_of=source, in_process=in_process, progress=progress)
+        return
     recorder = Recorder(replica, own_priorities(replica), source, progress, in_process)
     match change:
         case TrackingChange(tablenick, by_column):
             change_tracking(recorder, tablenick, by_column=by_column, is_captured=is_subscribed)
         case ColumnsChange(tablenick, names, is_listed):
             change_columns(recorder, tablenick, names, is_listed=is_listed, is_captured=is_subscribed)
-        case _:
-            change_filters(replica, pubid, change, spark_of=source, in_process=in_process, progress=progress)
