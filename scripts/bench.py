@@ -257,7 +257,7 @@ def idle(spark: SparkSession, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         ours = Ours(spark, Path(name), SMALL)
         executable = str(Path(sys.executable).with_name("mergerepl"))
-        command = [executable, "sync", str(ours.publisher)]
+        command = [executable, "sync", "-f", str(ours.publisher)]
         tables = [str(root / "orders") for root in (ours.publisher, ours.subscriber)]
         script = f"from deltalake import DeltaTable\nfor t in {tables!r}: DeltaTable(t)"
 
@@ -284,7 +284,7 @@ def cold(spark: SparkSession, rounds: int) -> None:
         for _ in range(rounds):
             ours.edit()
             seconds.append(
-                timed(lambda: subprocess.run([executable, "sync", str(ours.publisher)], check=True))
+                timed(lambda: subprocess.run([executable, "sync", "-f", str(ours.publisher)], check=True))
             )
         print(f"| MR-1 cold | {statistics.median(seconds):.1f} s |")
 

@@ -17,6 +17,7 @@ from mergerepl.cli.grammar import WIDTH, Group, Invocation, keep_example, write_
 from mergerepl.cli.standard_output import StandardOutput, say_error, standard_output
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.progress import Progress
+from mergerepl.rows.arrow_values import ArrowAlone
 from mergerepl.settings import Settings, leave_out_plugins
 
 COMMANDS: Final[dict[str, dict[str, str]]] = {
@@ -88,6 +89,7 @@ class CommandGroup(Group):
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         arguments = list(sys.argv[1:] if args is None else args)
         leave_out_plugins()
+        ArrowAlone.begin()
         with standard_output() as out:
             try:
                 code = self._code(arguments, prog_name, complete_var, out, extra)

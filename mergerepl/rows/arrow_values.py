@@ -1,6 +1,12 @@
-"""Values of Arrow columns as Python's; as text if Python lacks the value (a date after the year 9999). Pure."""
+"""Values of Arrow columns as Python's; as text if Python lacks the value (a date after the year 9999)."""
 
 import re
+import sys
+from contextlib import suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,3 +56,47 @@ def _time_text(value: int, unit: str) -> str:
     sign, year, rest = re.fullmatch(r"(-?)(\d+)(-.*)", text).groups()  # type: ignore[union-attr]
     sign = sign or "+" * (len(year) > 4)
     return f"{sign}{year:0>4}{rest.replace('T', ' ').removesuffix('.000000')}"
+
+
+class ArrowAlone(MetaPathFinder):
+    """Hides pandas from Arrow while Arrow asks for it: once, at its first value, for a quarter of a small `sync`.
+
+    For a process of our own. What is imported afterwards finds pandas; its values are lists to Arrow until `end`.
+    """
+
+    @classmethod
+    def begin(cls) -> None:
+        """Hide pandas when Arrow is imported, unless either is loaded."""
+        if not {"pandas", "pyarrow"} & sys.modules.keys():
+            sys.meta_path.insert(0, cls())
+
+    @staticmethod
+    def end() -> None:
+        """Let Arrow ask again, before code of users runs."""
+        with suppress(ImportError):
+            import pyarrow as pa
+
+            pa.table({}).to_pandas()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Refuse pandas; find Arrow so that it asks as soon as it is loaded."""
+        if name == "pandas":
+            raise ModuleNotFoundError("Hidden while Arrow is imported.", name=name)
+        if name != "pyarrow":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_ask(module: ModuleType) -> None:
+            sys.meta_path.insert(0, self)
+            try:
+                load(module)
+                module.scalar(True)
+            finally:
+                sys.meta_path.remove(self)
+
+        spec.loader.exec_module = load_and_ask  # type: ignore[method-assign]
+        return spec

@@ -32,6 +32,7 @@ from mergerepl.delta.tables import (
 )
 from mergerepl.failpoints import failpoint
 from mergerepl.roots import resolved
+from mergerepl.rows.arrow_values import ArrowAlone
 from mergerepl.rows.images import same_value
 from mergerepl.rows.sql import quote, table_text
 from mergerepl.spark.callers import callers_session
@@ -106,6 +107,8 @@ def load(modules: Sequence[str]) -> None:
                 f"The procedures of '{module}' cannot be imported: {type(error).__name__}: {error}. Nothing was changed. "
                 "Name a module as `import` does, such as `feed_procedures` for ./feed_procedures.py."
             ) from error
+    if modules:
+        ArrowAlone.end()
 
 
 def custom_operations(shape: Shape) -> dict[Operation, str]:

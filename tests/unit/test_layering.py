@@ -375,6 +375,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.model",
         "mergerepl.cli.report",
         "mergerepl.roots",
+        "mergerepl.rows.arrow_values",
         "mergerepl.settings",
         "mergerepl.agents.agent_socket",
         "mergerepl.transactional",

@@ -20,7 +20,7 @@ def test_help_loads_no_engine(arguments: list[str], tmp_path: Path) -> None:
 
 def test_a_session_with_nothing_to_do_and_what_looks_at_replicas_start_no_jvm(tmp_path: Path) -> None:
     Network(tmp_path)
-    first = "'pyspark' not in sys.modules or sys.modules['pyspark'].SparkContext._gateway is None"
+    first = "'pandas' not in sys.modules and sys.modules['pyspark'].SparkContext._gateway is None"
     shown = run_all([("sync", "-f", "hq")], tmp_path, holds=first)
     looks = [("status",), ("pending",), ("history",), ("conflicts", "list")]
     commands = [
@@ -32,6 +32,17 @@ def test_a_session_with_nothing_to_do_and_what_looks_at_replicas_start_no_jvm(tm
     ]
     shown += run_all(commands, tmp_path, holds="'pyspark' not in sys.modules")
     assert shown.count("nothing to do") == 4, shown
+
+
+def test_code_of_users_gives_pandas_to_arrow() -> None:
+    script = (
+        "from mergerepl.rows.arrow_values import ArrowAlone\nArrowAlone.begin()\n"
+        "import sys, pyarrow\nassert 'pandas' not in sys.modules\nimport pandas\nArrowAlone.end()\n"
+        "frame = pandas.DataFrame({'n': [1, None], 't': pandas.to_datetime(['2026-01-01', None])})\n"
+        "assert pyarrow.array(frame['n']).null_count == 1\n"
+        "assert pyarrow.Table.from_pandas(frame).to_pandas().equals(frame)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def run_all(commands: list[tuple[str, ...]], folder: Path, *, holds: str) -> str:
