@@ -8,7 +8,8 @@ Parts: mr1 (60,000 updates a side in 1 M rows, 6,000 of them on both), hundred (
 small (1,000 changes in 1 M rows), scale (the same 100,000 changes in 1 M and 10 M rows), idle (nothing to
 do), few (few edits in small tables, written by Spark and with `--engine auto`),
 updates (five rows of 3 M and of 10 M rows, changed by MERGE and by UPDATE of delta-rs, in turns),
-cold (MR-1 as a new process), counts (Spark jobs and Delta commits of a sync), tracking (Compact change
+cold (MR-1 as a new process), large (the same with 600,000 updates a side in 10 M rows),
+counts (Spark jobs and Delta commits of a sync), tracking (Compact change
 tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes enumerated in 1 M and 10 M rows), cdc
 (Change Data Capture: an idle scan, 1,000 commits in one cycle, 1,000 changes captured in 1 M and 10 M rows), partitions
 (row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows), transactional (commands: an
@@ -75,6 +76,7 @@ class Load:
 
 
 MR1 = Load(1_000_000, (0, 60_000), (54_000, 114_000))
+MR1_IN_10M = Load(10_000_000, (0, 600_000), (540_000, 1_140_000))
 HUNDRED = Load(1_000_000, (0, 50_000), (45_000, 95_000))
 CLUSTERED = Load(1_000_000, (0, 50_000), (45_000, 95_000), files=2)
 CLUSTERED_IN_10M = Load(10_000_000, (0, 50_000), (45_000, 95_000), files=20)
@@ -275,18 +277,19 @@ def idle(spark: SparkSession, rounds: int) -> None:
         )
 
 
-def cold(spark: SparkSession, rounds: int) -> None:
-    """Time MR-1 as a command: a new Python, a new JVM."""
-    with tempfile.TemporaryDirectory() as name:
-        ours = Ours(spark, Path(name), MR1)
+def cold(spark: SparkSession, name: str, load: Load, rounds: int) -> None:
+    """Time a sync as a command (a new Python, a new JVM), and the pair in this session, in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours, pair = Ours(spark, Path(folder) / "ours", load), Pair(spark, Path(folder), load)
         executable = str(Path(sys.executable).with_name("mergerepl"))
-        seconds = []
+        command = [executable, "sync", "-f", str(ours.publisher)]
+        seconds: tuple[list[float], list[float]] = ([], [])
         for _ in range(rounds):
             ours.edit()
-            seconds.append(
-                timed(lambda: subprocess.run([executable, "sync", "-f", str(ours.publisher)], check=True))
-            )
-        print(f"| MR-1 cold | {statistics.median(seconds):.1f} s |")
+            pair.edit()
+            seconds[1].append(timed(pair.run))
+            seconds[0].append(timed(lambda: subprocess.run(command, check=True)))
+        report_turns(f"{name}: a command", load, seconds, "")
 
 
 def counts(spark: SparkSession) -> None:
@@ -446,7 +449,7 @@ def few(spark: SparkSession, rounds: int, warm_up: int) -> None:
 def main() -> None:
     """Run the chosen parts."""
     every = (
-        *("mr1", "hundred", "small", "scale", "idle", "few", "updates", "cold", "counts"),
+        *("mr1", "hundred", "small", "scale", "idle", "few", "updates", "cold", "large", "counts"),
         *("tracking", "cdc", "partitions", "transactional", "conflicts", "aged", "real", "reinit", "columns"),
     )
     parser = argparse.ArgumentParser(
@@ -473,11 +476,14 @@ def main() -> None:
         return
     spark = engine.session(long_running=True)
     header = "| load | rows | changes | conflicts | mergerepl | by hand | ratio | limit |"
-    if {"mr1", "hundred", "small"} & set(parts):
+    if {"mr1", "hundred", "small", "cold", "large"} & set(parts):
         print(f"{header}\n|{'---|' * 8}")
     for name, load, limit in (("mr1", MR1, ""), ("hundred", HUNDRED, "1.5"), ("small", SMALL, "2.5")):
         if name in parts:
             report_turns(name, load, in_turns(spark, load, options.rounds, options.warm_up), limit)
+    for name, load in (("cold", MR1), ("large", MR1_IN_10M)):
+        if name in parts:
+            cold(spark, name, load, options.rounds)
     if "scale" in parts:
         print("\n| rows | total | inside the MERGE | the rest |\n|---|---|---|---|")
         scale(spark, options.rounds, options.warm_up)
@@ -491,8 +497,6 @@ def main() -> None:
         print("\n| rows | MERGE | UPDATE | ratio | limit | load |\n|---|---|---|---|---|---|")
         updates(spark, options.rounds, options.warm_up)
     print("\n| | |\n|---|---|")
-    if "cold" in parts:
-        cold(spark, options.rounds)
     if "counts" in parts:
         counts(spark)
     if "tracking" in parts:

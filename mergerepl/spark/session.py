@@ -11,7 +11,8 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,17 @@ _lock = threading.RLock()
 _embedded: tuple[jvm.Jvm, SparkSession] | None = None
 _owner = 0
 """The process that started the JVM."""
+_many_rows: ContextVar[bool] = ContextVar("_many_rows", default=False)
+
+
+@contextlib.contextmanager
+def tuned_for(*, many_rows: bool) -> Iterator[None]:
+    """Let an embedded JVM that starts here have the compiler and the memory of long runs."""
+    token = _many_rows.set(many_rows or _many_rows.get())
+    try:
+        yield
+    finally:
+        _many_rows.reset(token)
 
 
 def session(
@@ -47,8 +59,8 @@ def session(
     """Return the session to work in: the one that the caller gave, the running one, or the embedded one, started here.
 
     Args:
-        long_running: For agents and large change sets: the embedded JVM takes longer to start and merges
-            faster. Without effect on a session that already runs.
+        long_running: For agents: the embedded JVM takes longer to start and merges faster, as inside `tuned_for`.
+            Without effect on a session that already runs.
         with_stores: The embedded JVM has the JARs for object stores, as it does once this process has opened a bucket.
         step: Receives each JAR that is fetched for it.
 
@@ -73,6 +85,7 @@ def session(
             stop()
         if (users := users_session()) is not None:
             return _users(users, options)
+        long_running = long_running or _many_rows.get()
         started = _start(long_running=long_running, with_stores=with_stores or options is not None, step=step)
         if options is not None:
             stores.find_stores(started, options)

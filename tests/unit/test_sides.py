@@ -12,7 +12,7 @@ from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CaptureError, EngineLostError, MergeReplError
 from mergerepl.merge.capture.capture import CaptureJob, new_generation
 from mergerepl.merge.session import sides
-from mergerepl.merge.session.session_plan import has_few_changes
+from mergerepl.merge.session.session_plan import MANY_ROWS, has_few_changes, has_many_changes
 from mergerepl.merge.session.sides import SideState, captured_sides
 from mergerepl.replica.replica import Replica
 from mergerepl.systables.genhistory import GenStatus
@@ -88,8 +88,13 @@ def let_fail(
     return captured
 
 
-@pytest.mark.parametrize(("sent", "is_few"), [(SMALL_ROWS, True), (SMALL_ROWS + 1, False)])
-def test_a_session_of_few_changes_is_known_by_what_it_captures_and_sends(sent: int, is_few: bool) -> None:
+@pytest.mark.parametrize(
+    ("sent", "is_few", "are_many"),
+    [(SMALL_ROWS, True, False), (SMALL_ROWS + 1, False, False), (MANY_ROWS + 1, False, True)],
+)
+def test_few_and_many_changes_are_known_by_what_is_captured_and_sent(
+    sent: int, is_few: bool, are_many: bool
+) -> None:
     def both(gap: str | None) -> dict[str, SideState]:
         sides_ = {name: side(name, ("orders",)) for name in ("publisher", "subscriber")}
         return {
@@ -103,4 +108,5 @@ def test_a_session_of_few_changes_is_known_by_what_it_captures_and_sends(sent: i
     down = Enumeration(0, [replace(generation, changecount=sent)], [])
     plan = SessionPlan(True, True, Enumeration(0, [], []), down)
     assert has_few_changes(both(None), plan) == is_few
+    assert has_many_changes(both(None), plan) == are_many
     assert not has_few_changes(both("a gap"), plan)

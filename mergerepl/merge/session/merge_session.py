@@ -33,7 +33,13 @@ from mergerepl.merge.session.own_side import held_with_publishers, pending_elsew
 from mergerepl.merge.session.recovery import named, recover
 from mergerepl.merge.session.schema_step import articles_to_follow, brought_changes, followed_schema
 from mergerepl.merge.session.session_history import Failure, note_presence, record_failure, record_success
-from mergerepl.merge.session.session_plan import has_few_changes, has_work, quiet_moves, session_plan
+from mergerepl.merge.session.session_plan import (
+    has_few_changes,
+    has_many_changes,
+    has_work,
+    quiet_moves,
+    session_plan,
+)
 from mergerepl.merge.session.sides import (
     Refused,
     SideState,
@@ -52,7 +58,7 @@ from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.runs import compact_when_due
 from mergerepl.replica.subscription import refuse_copies
 from mergerepl.spark.plain import plain_errors
-from mergerepl.spark.session import interpreting
+from mergerepl.spark.session import interpreting, tuned_for
 from mergerepl.store.changeset import Changeset
 from mergerepl.store.lease import leases
 from mergerepl.systables.catalog import SubscriptionRow
@@ -141,7 +147,8 @@ class OpenSession:
         choice = choose_engine(self.request.engine, self.sides, self.plan, self.request.refused)
         choice = replace(choice, spark_of=spark_of)
         # In this thread: an interrupt does not reach a thread of a pool that waits for Java.
-        _ = choice.for_rules
+        with tuned_for(many_rows=has_many_changes(self.sides, self.plan)):
+            _ = choice.for_rules
         return choice
 
     @property
