@@ -33,6 +33,8 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "joins": "row [filters through joins](filters.md#joins)",
         "allow_partition_realignment": "whether a row that leaves a subscriber's partition is removed there. `false` is "
         "refused by this version",
+        "catalog": "[the schema that names the publisher's tables](clusters.md#names-in-a-catalog) in the catalog of a "
+        "Spark session",
         "alerts": _ALERTS,
     },
     "ArticleKeys": {
@@ -80,6 +82,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "partition column of both tables or of neither",
         "host_name": _FILTER_VALUE.format("HOST_NAME"),
         "suser_sname": _FILTER_VALUE.format("SUSER_SNAME"),
+        "catalog": "[the schema that names its tables](clusters.md#names-in-a-catalog); `apply` registers new ones there",
     },
     "AlertKeys": {
         "expiration": "a change waits for a subscriber for this part of the retention; default: 80%",

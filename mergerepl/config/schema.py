@@ -139,6 +139,20 @@ def _skip(numbers: list[int]) -> list[int]:
     return numbers
 
 
+def _schema(text: str) -> str:
+    """Return the name of a schema of the session's catalog, in lower case, as a Hive metastore has it."""
+    catalog, _, schema = text.rpartition(".")
+    if catalog.lower() not in ("", "spark_catalog"):
+        raise ValueError(
+            f"is {shown(text)}, and names are looked up in the catalog of the Spark session alone, as in `sales` or "
+            "`spark_catalog.sales` (a Hive metastore). Tables that Unity Catalog manages are not written by path: publish "
+            "an external table by its location without `catalog`, or copy it to one"
+        )
+    if not re.fullmatch(r"[A-Za-z0-9_]+", schema):
+        raise ValueError(f"is {shown(text)}; the name of a schema has letters, digits and `_` only")
+    return schema.lower()
+
+
 def _track(stated: list[str]) -> list[str]:
     if wrong := next((each for each in stated if each.upper() not in TrackingOptions.__members__), None):
         raise ValueError(f"holds {shown(wrong)}; it may hold `insert`, `update`, `delete` or `all`")
@@ -151,6 +165,7 @@ Columns = Annotated[list[PlainText], AfterValidator(_columns)]
 Table = Annotated[PlainText, AfterValidator(check_table)]
 ReplicaName = Annotated[PlainText, AfterValidator(check_name), AfterValidator(_replica_name)]
 Text = Annotated[PlainText, Field(min_length=1)]
+Schema = Annotated[PlainText, AfterValidator(_schema)]
 Folder = Annotated[str, BeforeValidator(_folder)]
 HostName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), BeforeValidator(with_variables)]
 _DURATION_SCHEMA = WithJsonSchema(
@@ -238,6 +253,7 @@ class SubscriptionKeys(Keys):
     sync_type: Literal["automatic", "none"] = "automatic"
     host_name: HostName | None = None
     suser_sname: HostName | None = None
+    catalog: Schema | None = None
 
 
 class DeliveryAlertKeys(Keys):
@@ -279,6 +295,7 @@ class PublicationKeys(Keys):
     engine: Literal["spark", "auto"] = "auto"
     joins: list[JoinKeys] = []
     allow_partition_realignment: bool = True
+    catalog: Schema | None = None
     alerts: AlertKeys = AlertKeys()
 
 

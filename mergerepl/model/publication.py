@@ -106,7 +106,7 @@ class Subscription:
     """A subscriber's right to the publication. `subscriber` is the absolute replica root.
 
     `host_name` and `suser_sname` are its HOST_NAME() and SUSER_SNAME() in filters, which make its partition. `name` is
-    what commands call it; None: the last part of its folder.
+    what commands call it; None: the last part of its folder. `catalog` is the schema of a catalog that names its tables.
     """
 
     subscriber: str
@@ -116,6 +116,7 @@ class Subscription:
     host_name: str | None = None
     suser_sname: str | None = None
     name: str | None = None
+    catalog: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,3 +136,5 @@ class Publication:
     engine: str = "auto"
     """The engine that writes users' tables in a session: `spark` alone, or `auto` (few rows by delta-rs)."""
     alerts: Alerts = DEFAULT
+    catalog: str | None = None
+    """The schema of a catalog that names the publisher's tables."""

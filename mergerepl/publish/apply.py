@@ -17,18 +17,20 @@ from mergerepl.config.stated import check_stated
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import open_table
-from mergerepl.errors import LeaseError, PublicationError
+from mergerepl.errors import ConfigurationError, LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication, SyncType
 from mergerepl.model.results import ApplyResult, PlannedSubscription
 from mergerepl.publish.agent import Agent
-from mergerepl.publish.carry_out import ApplyRun, MergeStep, start_engine_of_copies
+from mergerepl.publish.carry_out import ApplyRun, MergeStep, register_name, start_engine_of_copies
 from mergerepl.publish.check_subscriber import check_in_step, check_targets
 from mergerepl.publish.difference import difference
 from mergerepl.publish.outcomes import planned_subscriptions
+from mergerepl.publish.rows import definition
 from mergerepl.publish.stated import Stated, check_publisher, prepare
-from mergerepl.publish.steps import AGAIN, PURPOSE, carry_out, check_steps
+from mergerepl.publish.steps import AGAIN, PURPOSE, Step, carry_out, check_steps
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read_replicas, read_stored
+from mergerepl.replica.named_tables import missing_names, stated_names
 from mergerepl.replica.replica import Replica
 from mergerepl.roots import resolved
 from mergerepl.spark.plain import plain_errors
@@ -103,6 +105,7 @@ def _plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
     check_in_step(stored)
     run = ApplyRun(publication, stored.pubid, stored.publisher.root, agent, progress)
     steps = difference(stated, replace(stored, unusable=_unusable_constraints(stated, stored, run)))
+    steps += _named(publication, stored)
     check_steps(steps, run)
     named = {publication.publisher, *(each.subscriber for each in publication.subscriptions)}
     first, *others = [replica.root for replica in replicas if replica.info or str(replica.root) in named]
@@ -110,6 +113,33 @@ def _plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
     copied = [*chain.from_iterable(lacking), *(stated.new_rows if _copying(stored) else ())]
     outcomes = partial(planned_subscriptions, stated, stored, agent)
     return Plan(steps, [first, *sorted(set(others))], replicas, copied, run, outcomes)
+
+
+def _named(publication: Publication, stored: Stored) -> list[MergeStep]:
+    """Return the steps that give tables of subscribers their names in a catalog.
+
+    Raises: ConfigurationError without a session that has one, unless the names were looked up before; PublicationError
+    as `missing_names`.
+    """
+    names = stated_names(definition(publication))
+    if not names:
+        return []
+    from mergerepl.spark.metastore import callers_catalog
+
+    if (spark := callers_catalog()) is not None:
+        return [
+            Step("register", each.text, f"a name of '{each.place}'", partial(register_name, each))
+            for each in missing_names(spark, names)
+        ]
+    known = stated_names(stored.row.definition if stored.row is not None else None)
+    if new := next((each for each in names if each not in known), None):
+        raise ConfigurationError(
+            f"`catalog`: the name '{new.text}' is looked up in the catalog of a Spark session, and this process has none. "
+            "Run `mergerepl.Project.load(FILE).apply()` where there is one, as in a notebook or with spark-submit: later "
+            "commands need it no more. Or leave `catalog` out.",
+            publication=publication.name,
+        )
+    return []
 
 
 def _copying(stored: Stored) -> list[SubscriberState]:

@@ -52,7 +52,9 @@ from mergerepl.publish.system_tables import (
     is_unfinished,
 )
 from mergerepl.replica.ended import end_article, is_staged
+from mergerepl.replica.named_tables import Name
 from mergerepl.replica.replica import Replica
+from mergerepl.spark.metastore import register
 from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
@@ -228,6 +230,11 @@ def record(replicas: Sequence[Location], run: ApplyRun) -> None:
     # The publisher last: the next `apply` recognises the applied file by its row.
     applied = {"definition": definition(run.publication), "status": 1}
     update_rows(run.publisher, catalog.PUBLICATIONS, applied, pubid=run.pubid)
+
+
+def register_name(name: Name, run: ApplyRun) -> None:
+    """Give a subscriber's table its name in the catalog of the caller's session."""
+    register(run.spark, name.schema, name.article, name.place)
 
 
 def partition(values: Values, run: ApplyRun) -> None:

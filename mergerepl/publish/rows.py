@@ -52,6 +52,10 @@ def definition(publication: Publication, *, with_subscriptions: bool = True) -> 
     for subscription in stated["subscriptions"]:
         # The name in commands is a matter of the file alone.
         del subscription["name"]
+    for named in (stated, *stated["subscriptions"]):
+        if named["catalog"] is None or not with_subscriptions:
+            # Names of the publisher's catalog are no matter of a subscriber.
+            del named["catalog"]
     if not with_subscriptions:
         # A subscriber does not need the others.
         del stated["subscriptions"]

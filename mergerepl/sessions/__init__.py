@@ -285,12 +285,14 @@ def session_request(
 ) -> SessionRequest:
     """Return the request of a session of one subscription.
 
-    Raises: as `find_subscription`.
+    Raises: as `find_subscription` and `require_names`.
     """
     from mergerepl.merge.session.merge_session import SessionRequest
+    from mergerepl.replica.named_tables import require_names
     from mergerepl.replica.subscription import find_subscription
 
     publisher, subscriber, row = find_subscription(item.publisher, item.subscriber, item.publication)
+    require_names(publisher, subscriber.root, item.publication)
 
     def spark_of() -> SparkSession:
         from mergerepl.delta.store_proof import prove_spark, require_shared_folders

@@ -92,6 +92,18 @@ def session(
         return started
 
 
+def callers_own() -> SparkSession | None:
+    """Return the session that the caller gave or has; None if work is done in the embedded one.
+
+    Raises: EngineError: as `session`.
+    """
+    if (given := GIVEN.get()) is not None:
+        return usable(given)
+    with _lock:
+        _forget_parents()
+        return None if _embedded is not None else users_session()
+
+
 def _users(given: SparkSession, options: Mapping[str, str] | None) -> SparkSession:
     require_ascii_digits(usable(given))
     if options is not None:

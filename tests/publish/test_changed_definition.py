@@ -134,6 +134,7 @@ CASES: list[tuple[str, str, Publication, Publication, str]] = [
     ("sync_type", "", one(), of_north(sync_type=SyncType.NONE), FOLLOWED),
     ("host_name", "", filtered(), filtered(to="3"), FOLLOWED),
     ("suser_sname", "", one(), of_north(suser_sname="N"), FOLLOWED),
+    ("catalog", "", one(), of_publication(catalog="sales"), FOLLOWED),
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.errors import PublicationError
 from mergerepl.spark.jars import delta_jars
 
 folder = os.getcwd()
@@ -29,12 +30,13 @@ spark = (
     .enableHiveSupport()
     .getOrCreate()
 )
-spark.sql("create database lake")
+spark.sql(f"create database lake location '{folder}/hq'")
+spark.sql("create database north")
 spark.sql(f"create table lake.orders (id bigint, qty int) using delta location '{folder}/hq/orders'")
 spark.sql("insert into lake.orders values (1, 0), (2, 0)")
 project = mergerepl.Project.load("mergerepl.yml")
-project.apply()
-spark.sql(f"create table lake.north_orders using delta location '{folder}/north/orders'")
+assert project.apply().steps[-1].action == "register"
+assert not project.apply().steps
 
 
 def rows(name):
@@ -50,13 +52,19 @@ def synced(*names):
 
 
 spark.sql("update lake.orders set qty = 7 where id = 1")
-spark.sql("insert into lake.north_orders values (3, 3)")
-assert synced("lake.orders", "lake.north_orders") == [(1, 7), (2, 0), (3, 3)]
+spark.sql("insert into north.orders values (3, 3)")
+assert synced("lake.orders", "north.orders") == [(1, 7), (2, 0), (3, 3)]
 spark.sql("alter table lake.orders rename to lake.sales")
-spark.sql("delete from lake.sales where id = 2")
-assert synced("lake.sales", "lake.north_orders") == [(1, 7), (3, 3)]
+try:
+    project.sync()
+    raise AssertionError("a name is missing")
+except PublicationError as error:
+    assert "ALTER TABLE lake.sales RENAME TO lake.orders" in str(error), error
+spark.sql("alter table lake.sales rename to lake.orders")
+spark.sql("delete from lake.orders where id = 2")
+assert synced("lake.orders", "north.orders") == [(1, 7), (3, 3)]
 by_name, by_path = (
-    spark.sql(f"describe detail {of}").first() for of in ("lake.sales", f"delta.`{folder}/hq/orders`")
+    spark.sql(f"describe detail {of}").first() for of in ("lake.orders", f"delta.`{folder}/hq/orders`")
 )
 assert (by_name["id"], by_name["location"]) == (by_path["id"], by_path["location"])
 sys.stdout.write("done")
@@ -67,8 +75,8 @@ sys.stdout.write("done")
 @pytest.mark.spark
 def test_tables_are_written_by_name_and_synchronized_by_place(tmp_path: Path) -> None:
     (tmp_path / "mergerepl.yml").write_text(
-        "publication: sales\npublisher: ./hq\narticles:\n  - {name: orders, key: [id]}\n"
-        "subscriptions:\n  - {subscriber: ./north, name: north}\n"
+        "publication: sales\npublisher: ./hq\ncatalog: lake\narticles:\n  - {name: orders, key: [id]}\n"
+        "subscriptions:\n  - {subscriber: ./north, name: north, catalog: north}\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600

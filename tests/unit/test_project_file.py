@@ -130,6 +130,8 @@ def test_what_a_folder_does_not_state_stays_open(folder: Path) -> None:
         ),
         (FEED, "streams: 4", "name: a/b", "subscriptions[0].name is 'a/b'; a name has letters"),
         (FEED, "streams: 4", "name: a.yml", "subscriptions[0].name is 'a.yml', which looks like a file"),
+        (MINIMAL + "catalog: s\n", ": s\n", ": main.sales\n", "Tables that Unity Catalog manages are not"),
+        (MINIMAL + "catalog: s\n", ": s\n", ": sales-1\n", "letters, digits and `_` only"),
         (MINIMAL + "streams: 3\n", "streams", "streams", "streams is a key of a later version"),
         (FEED, "min_retention: 1h", "distribution_retention: {min: 1 hour}", "write `retention` (was `max`)"),
     ],
