@@ -2,6 +2,7 @@
 again, and a publisher's table that gets a column or is replaced.
 """
 
+import math
 import statistics
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.delta.own_checkpoints import COMMITS_BETWEEN
 from mergerepl.merge.session.clean_up import clean_up_metadata
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
@@ -67,8 +69,11 @@ class Aged:
     def measured(self, rounds: int) -> Mapping[str, float]:
         """Return the medians of a session's reads, read bytes, written bytes and commits to system tables.
 
-        Before, metadata is cleaned up, and the users' tables have a checkpoint: their logs are not ours.
+        Before, metadata is cleaned up, and the users' tables have a checkpoint: their logs are not ours. A session
+        reads the commits since the last checkpoint of each system table, one in ten commits: up to twice as much just
+        before a checkpoint as just after it. So the sessions are as many as go from one to the next, or a multiple.
         """
+        rounds = math.ceil(rounds / COMMITS_BETWEEN) * COMMITS_BETWEEN
         for end in _ENDS:
             DeltaTable(str(self.folder / end / "t")).create_checkpoint()
             clean_up_metadata(Location.of(self.folder / end), older_than=timedelta(0))

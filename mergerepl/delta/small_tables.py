@@ -255,10 +255,14 @@ def write_rows(
     mode: Literal["append", "overwrite"],
     properties: Mapping[str, str],
     once: tuple[str, int] | None = None,
+    read_version: int | None = None,
 ) -> int:
     """Write rows in one commit; create a missing table with these properties. Returns the version.
 
-    `once` is a Delta transaction, an application and a version, which the commit records.
+    `once` is a Delta transaction, an application and a version, which the commit records. `read_version` is the version
+    that the rows of an overwrite were made from.
+
+    Raises: CommitConflictError if the rows to overwrite are not those of `read_version`.
     """
     from deltalake import Schema, write_deltalake
 
@@ -275,6 +279,8 @@ def write_rows(
         if not rows.num_rows:
             return 0
     state = open_table(path)
+    if read_version is not None:
+        _refuse_other_rows(state, read_version)
     if is_committed_here(state) and _has_columns(state, rows.schema):
         is_overwrite = mode == "overwrite"
         files = put_rows(path, rows) if rows.num_rows else {}
@@ -285,13 +291,13 @@ def write_rows(
                 raise
             for file in files:
                 storage(file).delete(file)
-            if is_overwrite and any(
-                each.data_change for each in open_table(path).commits_after(state.version)
-            ):
+            if is_overwrite:
                 # The rows to write do not have those of the other commit.
-                raise
+                _refuse_other_rows(open_table(path), state.version)
             # A user's OPTIMIZE, say. delta-rs commits after it.
     with _writing(path) as table:
+        if read_version is not None and table.version() != state.version:
+            _refuse_other_rows(open_table(path, table.version()), read_version)
         # A table of an older release lacks the newest columns.
         is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}
         more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
@@ -301,6 +307,16 @@ def write_rows(
         terms = commit_properties(path, BOOKKEEPING, done, **at_once)
         write_deltalake(table, rows, mode=mode, commit_properties=terms, **more)
         return table.version()
+
+
+def _refuse_other_rows(state: TableState, read_version: int) -> None:
+    """Check that a table has the rows of a version that was read.
+
+    Raises: CommitConflictError.
+    """
+    is_earlier = state.version < read_version
+    if is_earlier or any(each.data_change for each in state.commits_after(read_version)):
+        raise other_commit(state.path)
 
 
 def _has_columns(state: TableState, schema: "pa.Schema") -> bool:
@@ -344,11 +360,18 @@ def delete_rows(path: Location, *, where: str) -> None:
 def edited_table(path: Location, what: str, **facts: Any) -> StoreError:
     """Return the error for a system table edited by others; `what` is the state that mergerepl never writes."""
     return StoreError(
-        f"System table '{path.name}' of replica '{path.parent.parent}' {what}: it was edited or damaged. Restore it "
-        f"to an earlier version (RESTORE TABLE), or the folder '{path.parent}' from a copy taken together with the "
-        "tables.",
+        f"System table '{path.name}' of replica '{path.parent.parent}' {what}: it was edited or damaged. "
+        f"{way_back(path.parent)}.",
         table=str(path),
         **facts,
+    )
+
+
+def way_back(folder: Location) -> str:
+    """Return how an edited system table gets its former rows; cleanups remove those of earlier versions (`KEPT`)."""
+    return (
+        "Restore it to the version before that (RESTORE TABLE) while its files are there, which cleanups remove once they "
+        f"have been unused for an hour; or restore the folder '{folder}' from a copy taken together with the tables"
     )
 
 

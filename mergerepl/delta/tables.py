@@ -41,6 +41,7 @@ from mergerepl.delta.small_tables import (
     typed_rows,
     update_rows,
     version_and_rows,
+    way_back,
     write_rows,
 )
 from mergerepl.delta.table import TableState, file_names, open_table, reason_of, row_constraints

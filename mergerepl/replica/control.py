@@ -27,7 +27,9 @@ from mergerepl.delta.tables import (
     version_and_rows,
     write_rows,
 )
+from mergerepl.errors import CommitConflictError
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_local
 from mergerepl.systables.table import RowT, SystemTable, TypedTable
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 CHECKPOINT_INTERVAL = "10"
 """Commits between checkpoints of a table of rows that Spark or delta-rs write."""
+
+_TRIES = 20
+"""The most times that an edit is made of fresh rows. A commit takes 7 ms."""
 
 
 class ControlPlane:
@@ -65,19 +70,16 @@ class ControlPlane:
 
         Raises: StoreError if the table is missing or unreadable, or lacks a value it needs.
         """
-        path = self.path(table.name)
         if where is not None or order_limit:
             bounded = read_rows(
-                path, table.names, where=where, order_limit=order_limit, required=table.required
+                self.path(table.name),
+                table.names,
+                where=where,
+                order_limit=order_limit,
+                required=table.required,
             )
             return [table.read(row) for row in bounded]
-        known = self._read.get(table.name)
-        if known is not None and is_as_seen(known[0]):
-            stored = known[1]
-        else:
-            version, stored = version_and_rows(path, table.names, required=table.required)
-            self._keep(table, version, stored)
-        return [table.read(row) for row in python_rows(stored, table.names)]
+        return self._version_and_rows(table)[1]
 
     def rows_if_any(self, table: TypedTable[RowT]) -> list[RowT]:
         """Return the rows of a table, or [] if it was not created."""
@@ -94,11 +96,24 @@ class ControlPlane:
         self._keep(table, *self._write(table, rows, mode="overwrite"))
 
     def edit(self, table: TypedTable[RowT], change: Callable[[list[RowT]], list[RowT]]) -> list[RowT]:
-        """Replace a table's rows with the result of `change`, in one commit if they differ. Returns the rows."""
-        before = self.rows(table)
-        after = change(list(before))
-        if after != before:
-            self.replace(table, after)
+        """Replace a table's rows with the result of `change`, in one commit if they differ. Returns the rows.
+
+        If another process, which has no lease, commits in between, `change` is made again of the rows that are there then.
+
+        Raises: CommitConflictError if others commit each time.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            version, before = self._version_and_rows(table)
+            after = change(list(before))
+            if after == before:
+                break
+            try:
+                self._keep(table, *self._write(table, after, mode="overwrite", read_version=version))
+                break
+            except CommitConflictError:
+                # In a store the register was taken over: nothing is written by its earlier holder.
+                if not tries_left or not is_local(self.folder):
+                    raise
         return after
 
     def replace_where(self, table: TypedTable[RowT], rows: Iterable[RowT], /, **where: object) -> None:
@@ -131,6 +146,16 @@ class ControlPlane:
         """Remove matching rows of a growing table, in at most one commit."""
         delete_rows(self.path(table.name), where=where)
 
+    def _version_and_rows(self, table: TypedTable[RowT]) -> tuple[int, list[RowT]]:
+        known = self._read.get(table.name)
+        if known is not None and is_as_seen(known[0]):
+            version, stored = known[0][1], known[1]
+        else:
+            path = self.path(table.name)
+            version, stored = version_and_rows(path, table.names, required=table.required)
+            self._keep(table, version, stored)
+        return version, [table.read(row) for row in python_rows(stored, table.names)]
+
     def _keep(self, table: SystemTable, version: int, stored: "pa.Table") -> None:
         # Only a checkpoint may remain of an old last commit.
         with suppress(FileNotFoundError):
@@ -143,6 +168,7 @@ class ControlPlane:
         *,
         mode: Literal["append", "overwrite"],
         once: tuple[str, int] | None = None,
+        read_version: int | None = None,
     ) -> tuple[int, "pa.Table"]:
         """Write rows in one commit. Returns its version and the written rows."""
         import pyarrow as pa
@@ -155,7 +181,10 @@ class ControlPlane:
         ]
         types = {column.name: column.type for column in table.columns}
         written = pa.Table.from_pylist(values, schema=arrow_schema(types))
-        return write_rows(path, written, mode=mode, properties=self.properties, once=once), written
+        version = write_rows(
+            path, written, mode=mode, properties=self.properties, once=once, read_version=read_version
+        )
+        return version, written
 
 
 def _has(row: object, where: Mapping[str, object]) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable
 
-from mergerepl.delta.tables import TruncatedLogError, head_version, read_commit
+from mergerepl.delta.tables import TruncatedLogError, head_version, read_commit, way_back
 from mergerepl.errors import EnumerationError, PublicationError, StoreError
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
@@ -17,9 +17,8 @@ def no_subscriptions(root: Location) -> StoreError:
     name = catalog.SUBSCRIPTIONS.name
     return StoreError(
         f"System table '{name}' of replica '{root}' is empty, though the replica takes part in a publication: it was "
-        "edited or damaged, or `mergerepl apply` was cut short. Nothing was changed. Restore it to an earlier "
-        f"version (RESTORE TABLE), or the folder '{root / FOLDER}' from a copy taken together with the tables; or "
-        "run `mergerepl apply` again.",
+        "edited or damaged, or `mergerepl apply` was cut short. Nothing was changed. "
+        f"{way_back(root / FOLDER)}; or run `mergerepl apply` again.",
         replica=str(root),
         table=str(root / FOLDER / name),
     )
@@ -49,9 +48,8 @@ def refuse_older_bookkeeping(root: Location, info: ReplicaInfo, rows: Iterable[S
     if info.session_number < completed:
         raise EnumerationError(
             f"'MSmerge_replinfo' of '{root}' is older than its other system tables: it knows of "
-            f"{info.session_number} sessions, they of {completed}. Nothing was changed. Restore the whole "
-            f"'{FOLDER}' folder from a copy taken together with the tables, or RESTORE that table to the "
-            "version before it was put back.",
+            f"{info.session_number} sessions, they of {completed}. Nothing was changed. "
+            f"{way_back(root / FOLDER)}.",
             replica=str(root),
         )
 

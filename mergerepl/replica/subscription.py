@@ -409,7 +409,7 @@ def update_subscription(
     """
 
     def change(rows: list[SubscriptionRow]) -> list[SubscriptionRow]:
-        about = replica.relation(subid, other_replid)
-        return also([replace(row, **changed) if row == about else row for row in rows])
+        other = [row for row in catalog.relations(rows) if (row.subid, row.replid) == (subid, other_replid)]
+        return also([replace(row, **changed) if row in other else row for row in rows])
 
     replica.control.edit(catalog.SUBSCRIPTIONS, change)

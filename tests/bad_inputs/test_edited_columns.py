@@ -121,7 +121,13 @@ def test_51_a_needed_value_that_is_gone_is_named(
             refused(
                 *words_for(command),
                 code=1,
-                says=(f"'{table.name}' of replica", "/hq' ", how, "Restore it to an earlier version", "copy"),
+                says=(
+                    f"'{table.name}' of replica",
+                    "/hq' ",
+                    how,
+                    "Restore it to the version before that",
+                    "copy",
+                ),
             )
 
 

@@ -1,6 +1,9 @@
 """The control plane reads a table again when, and only when, another commit is its last one."""
 
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from mergerepl.delta.own_checkpoints import COMMITS_BETWEEN
 from mergerepl.delta.own_commits import last_overwrite
 from mergerepl.delta.small_tables import column_names, read_rows
+from mergerepl.errors import CommitConflictError
 from mergerepl.model.columns import Bigint
 from mergerepl.replica import control
 from mergerepl.replica.control import ControlPlane
@@ -187,3 +191,68 @@ def test_rows_with_given_values_are_replaced_removed_and_changed_and_a_commit_is
         edit()
         assert plane.rows(POSITIONS) == ControlPlane(tmp_path).rows(POSITIONS) == expected, number
         assert DeltaTable(str(plane.path(POSITIONS.name))).version() - before == has_commit, number
+
+
+_WRITER = """
+import sys, time
+from pathlib import Path
+from mergerepl.replica.control import ControlPlane
+from mergerepl.systables.genhistory import TABLE, Generation, GenStatus
+
+folder, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+plane = ControlPlane(folder / "replica")
+(folder / f"ready-{first}").touch()
+while not (folder / "gate").exists():
+    time.sleep(0.001)
+for number in range(first, first + count):
+    row = Generation(
+        guidsrc=f"{number}", pubid="p", generation=number, art_nick=1, nicknames=(), changecount=0, genstatus=GenStatus.OPEN
+    )
+    plane.edit(TABLE, lambda known: [*known, row])
+"""
+
+
+def test_two_processes_without_the_lease_keep_each_others_rows(tmp_path: Path) -> None:
+    plane, firsts, count = ControlPlane(tmp_path / "replica"), (1, 101), 10
+    plane.create([genhistory.TABLE])
+    running = [
+        subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path), str(first), str(count)])
+        for first in firsts
+    ]
+    while not all((tmp_path / f"ready-{first}").exists() for first in firsts):
+        assert all(each.poll() is None for each in running)
+        time.sleep(0.01)
+    (tmp_path / "gate").touch()
+    assert [each.wait(60) for each in running] == [0, 0]
+    assert sorted(numbers(plane)) == [first + number for first in firsts for number in range(count)]
+
+
+def test_an_edit_is_made_of_the_rows_that_another_commit_left(tmp_path: Path) -> None:
+    mine, others = ControlPlane(tmp_path), ControlPlane(tmp_path)
+    mine.create([POSITIONS])
+    seen: list[int] = []
+
+    def late(rows: list[Position]) -> list[Position]:
+        seen.append(len(rows))
+        if len(seen) < 12:
+            # At a tenth version delta-rs makes the commit.
+            others.append(POSITIONS, [Position(reader="other", version=len(seen))])
+        return [*rows, Position(reader="mine", version=0)]
+
+    def joined(rows: list[Position]) -> list[Position]:
+        """The files that another process joins hold the same rows."""
+        DeltaTable(str(mine.path(POSITIONS.name))).optimize.compact()
+        return rows[:1]
+
+    def always(rows: list[Position]) -> list[Position]:
+        others.append(POSITIONS, [Position(reader="other", version=99)])
+        return []
+
+    assert len(mine.edit(POSITIONS, late)) == 12
+    assert seen == [*range(12)]
+    assert sorted(row.version for row in others.rows(POSITIONS)) == [*range(12)]
+    others.append(POSITIONS, [Position(reader="other", version=12)])
+    assert len(mine.edit(POSITIONS, joined)) == len(others.rows(POSITIONS)) == 1
+    with pytest.raises(CommitConflictError, match="at the same time"):
+        mine.edit(POSITIONS, always)
+    assert len(others.rows(POSITIONS)) > 2

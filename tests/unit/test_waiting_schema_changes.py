@@ -26,7 +26,8 @@ def test_a_change_waits_until_a_sync_brings_it_or_a_table_cannot_take_it(tmp_pat
     hq = tmp_path / "hq"
     write_deltalake(str(hq / "orders"), pa.table({"id": [1, 2], "note": ["a", "b"]}))
     ends = [{"subscriber": "./north"}, {"subscriber": "./south"}]
-    publish(tmp_path, "sales", [{"name": "orders", "key": ["id"]}], ends)
+    write_deltalake(str(hq / "staff"), pa.table({"id": [1]}))
+    publish(tmp_path, "sales", [{"name": name, "key": ["id"]} for name in ("orders", "staff")], ends)
     project = mergerepl.Project.load(hq)
     assert not any(each.schema for each in project.pending())
     # No session has read the publisher's log yet.
@@ -41,11 +42,14 @@ def test_a_change_waits_until_a_sync_brings_it_or_a_table_cannot_take_it(tmp_pat
     add_column(tmp_path / "south" / "orders", "email", "long")
     waiting = [(Path(each.subscriber).name, each.direction, each.schema) for each in project.pending()]
     assert [each for each in waiting if each[2]] == [("south", "download", (added,))]
+    # The session sends the rows of the other article.
+    write_deltalake(str(hq / "staff"), pa.table({"id": [2]}), mode="append")
     _, stopped = project.sync().sessions
+    assert (stopped.status, stopped.refused, stopped.download.inserts) == ("succeeded", ("orders",), 1)
     assert (stopped.schema, stopped.error and stopped.error["error"]) == ((), "SchemaStoppedError")
     for root in (hq, tmp_path / "south"):
         (south,) = (each for each in subscriptions(root).values() if each.schema_pending)
-        assert south.last_sync_error == "SchemaStoppedError"
+        assert (south.last_sync_status, south.last_sync_error) == ("failed", "SchemaStoppedError")
         assert "DROP COLUMN `email`, then `mergerepl sync` again. No row was changed" in str(
             south.schema_stop
         )
