@@ -353,7 +353,6 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--exclude-context": _stated("Leave out what came from the consumer itself.", "GUID"),
     "--window": _stated("The window.json that `enumerate` wrote.", "FILE"),
     "--fresh": _stated("Tables that were copied whole.", "TABLES", names),
-    "--unpack": _stated("A packed key, as hexadecimal.", "HEX"),
 }
 """The names of an option -> the terms of its click.Option."""
 _NAMES = {part: stated for stated in TABLE for part in stated.split("/") if part.startswith("--")}

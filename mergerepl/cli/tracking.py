@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, group
-from mergerepl.cli.options import key_columns, option, row_key
+from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, group
+from mergerepl.cli.options import key_columns, option
 from mergerepl.cli.report.table import Columns, listing
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.tracking import Purged
@@ -306,56 +305,3 @@ def purge(run: Invocation, table: str | None, older_than: timedelta | None, to: 
     removed = "to be removed" if done.dry_run else "removed"
     kept = f"; {counted(done.held_back, 'row')} kept for consumers" if done.held_back else ""
     run.output.reported(done, [f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}."])
-
-
-@tracking.add(
-    effect=READS, call="ChangeTracking.pack_key", takes="TABLE", options=("--key", "--unpack"), hidden=True
-)
-def key(run: Invocation, table: str, key: tuple[str, ...], unpack: str | None) -> None:
-    """Pack a key as tombstones hold it, or unpack one.
-
-    Packed keys are hexadecimal.
-
-    Example:
-      mergerepl tracking key orders --key order_id=-17
-      mergerepl tracking key orders --unpack 0100000008000000efffffffffffffff
-    """
-    database = _database(run)
-    if bool(key) == bool(unpack):
-        raise click.UsageError("Give --key COLUMN=VALUE for each column, or --unpack.")
-    if unpack is None:
-        given = row_key(key)
-        columns = database.tracked_tables()[table].key if table in database.tracked_tables() else tuple(given)
-        if set(columns) != set(given):
-            raise click.UsageError(f"The key of {table} is {', '.join(columns)}.")
-        text = database.pack_key(table, [given[name] for name in columns]).hex()
-        run.output.reported({"table": table, "packed": text}, [text])
-        return
-    try:
-        packed = bytes.fromhex(unpack)
-    except ValueError as error:
-        raise click.BadParameter(f"{unpack!r} is not hexadecimal.") from error
-    found = database.unpack_key(table, packed)
-    run.output.reported({"table": table, "values": found}, [", ".join(map(str, found))])
-
-
-@tracking.add(effect=READS, call="ChangeTracking.sql", takes="TABLE", hidden=True, is_at=False)
-def sql(run: Invocation, table: str) -> None:
-    """Print the queries of an enumeration.
-
-    Exact ones, and those of SQL Server Compact's documentation.
-
-    Example:
-      mergerepl tracking sql orders
-    """
-    import mergerepl
-
-    found = mergerepl.ChangeTracking.sql(table)
-    run.output.reported(
-        found,
-        [
-            line
-            for name, text in asdict(found).items()
-            for line in (f"-- {name.replace('_', ' ')}", *text.splitlines())
-        ],
-    )

@@ -13,6 +13,8 @@ from mergerepl.model.later import instead_of
 from mergerepl.model.words import did_you_mean
 from mergerepl.roots import masked
 
+IN_PYTHON: Final = "in Python: "
+
 COMMANDS: Final[dict[str, str]] = {
     "partition": "partitions",
     "partition list": "partitions list",
@@ -50,8 +52,10 @@ COMMANDS: Final[dict[str, str]] = {
     "tracking status": "status",
     "tracking transactions": "history",
     "tracking upgrade": "status",
+    "tracking key": "in Python: ChangeTracking(PATH).pack_key(TABLE, VALUES), or .unpack_key(TABLE, KEY)",
+    "tracking sql": "in Python: ChangeTracking.sql(TABLE)",
 }
-"""A command that is gone -> the words after `mergerepl` that do its work."""
+"""A command that is gone -> the words after `mergerepl` that do its work, or the call in Python."""
 
 OPTIONS: Final[dict[str, str]] = {
     "--subscriber": "REPLICA, the name of the subscriber after the command",
@@ -157,9 +161,9 @@ def unknown_command(group: Group, ctx: click.Context, words: Sequence[str]) -> c
     for size in (2, 1):
         old = " ".join((*path, *words[:size]))
         if old in COMMANDS:
-            return click.UsageError(
-                f"There is no `{old}` any more. Run `mergerepl {COMMANDS[old]}`.", ctx=ctx
-            )
+            call = COMMANDS[old].removeprefix(IN_PYTHON)
+            new = f"Run `mergerepl {call}`" if call == COMMANDS[old] else f"Call it {IN_PYTHON}`{call}`"
+            return click.UsageError(f"There is no `{old}` any more. {new}.", ctx=ctx)
     if (instead := _instead_of(path, name)) is not None:
         return click.UsageError(f"'{name}' is a command of a later version. {instead}", ctx=ctx)
     hint = did_you_mean(name, group.list_commands(ctx))

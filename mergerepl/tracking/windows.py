@@ -463,4 +463,4 @@ ON ut.__sysDeleteTxBsn = txcs.__sysTxBsn OR txcs.__sysTxBsn IS NULL WHERE
   (txcs.__sysTxBsn IS NULL AND ut.__sysDeleteTxBsn >= :LCSN AND ut.__sysDeleteTxBsn < :ECSN)"""
 
 QUERIES = EnumerationQueries(EXACT_SQL, DOCUMENTED_INSERTS, DOCUMENTED_UPDATES, DOCUMENTED_DELETES)
-"""The texts that `mergerepl tracking sql` prints: {table} and {name} stand for the table."""
+"""The texts of `ChangeTracking.sql`: {table} and {name} stand for the table."""

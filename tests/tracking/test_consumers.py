@@ -205,7 +205,7 @@ def test_a_window_is_the_same_by_the_printed_queries_and_without_the_log(
     window = reader.enumerate()
     expected = {"inserts": {12: "one"}, "updates": {1: "one"}, "deletes": [2, 11]}
     assert held(window) == expected
-    # The queries that `tracking sql` prints.
+    # The queries of `ChangeTracking.sql`.
     database, session = tracking.session.database, new_session(spark)
     for path in (
         *map(database.control.path, ("__sysTxCommitSequence",)),
