@@ -419,7 +419,13 @@ class Replica:
         return self.control.rows(genhistory.TABLE, where=where, order_limit=order_limit)
 
     def append_generations(self, rows: Iterable[Generation], *, seq: int) -> None:
-        """Append a run of generations; it counts once `last_seq` reaches its number."""
+        """Append a run of generations; it counts once `last_seq` reaches its number.
+
+        A machine's clock that went back would make them older than the retention: none is older than the last stored time.
+        """
+        last, now = self.info().last_time, datetime.now(UTC)
+        if last is not None and now < last:
+            rows = [replace(row, coldate=max(row.coldate or last, last)) for row in rows]
         self.control.append(genhistory.TABLE, [replace(row, seq=seq) for row in rows])
 
     def close_generations(self, guids: Collection[str]) -> None:

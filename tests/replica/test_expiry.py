@@ -33,8 +33,10 @@ def pair(
     hq, north = make_pair(folder)
     info = hq.info()
     row = generation(info.last_generation + 1, coldate=NOW - timedelta(days=waits_days), **more)
-    hq.append_generations([row], seq=info.last_seq)
     last = None if last_days is None else NOW - timedelta(days=last_days)
+    if waits_days == 0:
+        hq.control.replace(replinfo.TABLE, [replace(info, last_time=last)])
+    hq.append_generations([row], seq=info.last_seq)
     hq.control.replace(
         replinfo.TABLE, [replace(info, last_generation=info.last_generation + 1, last_time=last)]
     )
@@ -129,6 +131,34 @@ def test_inv_40_nothing_is_removed_by_age_until_a_clock_that_jumped_is_accepted(
     assert (Replica(hq.root).present() == hq.info().last_time) == (removed == 0)
     Replica(hq.root).accept_clock()
     assert purge_history(hq.root).sessions == 5
+
+
+def test_inv_40_a_change_of_a_clock_that_went_back_is_no_older_than_the_stored_time(tmp_path: Path) -> None:
+    # The clock says 9,000 days ago.
+    hq, _ = pair(tmp_path, 0, last_days=-9000)
+    (row,) = hq.genhistory(from_generation_exclusive=hq.info().last_generation - 1)
+    assert row.coldate is not None
+    assert row.coldate >= NOW + timedelta(days=8999)
+    expire_overdue(hq, present(hq.info()))
+    assert hq.relations()[0].expired_at is None
+
+
+def test_inv_40_changes_of_a_clock_that_was_years_ahead_are_forgotten_with_the_next_ones(
+    tmp_path: Path,
+) -> None:
+    hq, _ = make_pair(tmp_path)
+    info, first = hq.info(), hq.info().last_generation + 1
+    history = [
+        generation(first + i, coldate=NOW - timedelta(days=age), maxversion=5, genstatus=1)
+        for i, age in enumerate((-3000, 30, -3000))
+    ]
+    hq.append_generations(history, seq=info.last_seq)
+    hq.control.replace(replinfo.TABLE, [replace(info, last_generation=first + 2)])
+    hq.control.change_where(catalog.PUBLICATIONS, DAYS, pubid=PUBID)
+    hq.control.change_where(
+        catalog.SUBSCRIPTIONS, {"sentgen": first + 2, "known": 9, "settled": 9}, pubid=PUBID
+    )
+    assert {*cleanable(Replica(hq.root))[0].values()} == {first + 1}
 
 
 def test_a_session_forgets_a_day_of_generations_at_most(tmp_path: Path) -> None:

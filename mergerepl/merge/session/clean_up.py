@@ -134,14 +134,16 @@ def cleanable(
             continue
         articles = replica.articles_of(publication.pubid)
         kept |= {article.name: READS_ANCESTORS for article in articles if article.needs_base}
-        bound = _bound(replica, publication, (now or replica.present()) - age, at_most)
+        bound = _bound(replica, publication, now or replica.present(), age, at_most)
         for article in articles:
             if not article.needs_base and bound > cleaned.get(article.nickname, 0):
                 bounds[article.nickname] = bound
     return bounds, kept
 
 
-def _bound(replica: Replica, publication: PublicationRow, before: datetime, at_most: timedelta | None) -> int:
+def _bound(
+    replica: Replica, publication: PublicationRow, now: datetime, age: timedelta, at_most: timedelta | None
+) -> int:
     """Return the last generation of a publication up to which metadata may be forgotten, or 0.
 
     At a subscriber its publisher counts as long as the subscription exists.
@@ -151,16 +153,30 @@ def _bound(replica: Replica, publication: PublicationRow, before: datetime, at_m
     others = [row for row in relations(rows) if (row.is_live if is_publisher else not row.is_ended)]
     known = own_row(rows).known
     acknowledged = min((row.sentgen for row in others), default=replica.info().last_generation)
-    last = 0
-    for row in replica.genhistory(from_generation_exclusive=_cleaned(replica, publication)):
-        if row.pubid != publication.pubid:
-            continue
+    last, before, history = (
+        0,
+        now - age,
+        replica.genhistory(from_generation_exclusive=_cleaned(replica, publication)),
+    )
+    for row in _in_the_past([row for row in history if row.pubid == publication.pubid], now):
         if row.generation > acknowledged or not _may_go(row, known, before):
             break
         if at_most is not None and not last and row.coldate is not None:
             before = min(before, row.coldate + at_most)
         last = row.generation
     return last
+
+
+def _in_the_past(history: Sequence[Generation], now: datetime) -> list[Generation]:
+    """Return generations, by number, with the time of the next one where they are of a time to come.
+
+    A clock that was years ahead made them; nothing would be forgotten for as many years.
+    """
+    found: list[Generation] = []
+    for row in reversed(history):
+        is_to_come = bool(found) and row.coldate is not None and row.coldate > now
+        found.append(replace(row, coldate=found[-1].coldate) if is_to_come else row)
+    return found[::-1]
 
 
 def _cleaned(replica: Replica, publication: PublicationRow) -> int:
