@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from mergerepl.errors import ConfigurationError
+from mergerepl.settings import variable
 from mergerepl.store.location import STORE_URI, Location
 
 MERGE_FOLDER = "_mergerepl"
@@ -29,12 +30,16 @@ RESERVED_FOLDERS = (MERGE_FOLDER, "_delta_log", *SYSTEM_FOLDERS[1:])
 LONGEST_SHOWN = 200
 
 SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
-_CREDENTIALS = re.compile(r"(?<=:/)[^\s'\"]*@")
+_CREDENTIALS = re.compile(r"(?<=:/)(?!(?<=abfss:/)/[a-z0-9-]+@\w+\.dfs\.)[^\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 _UNOPENABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|{}\\*?]")
 """delta-rs takes paths for URLs and decodes percent escapes that are part of a name. Spark takes them for patterns."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NOT_IN_KEYS = re.compile(r"[\[\]^|{}\\*?%#]")
+_ABFSS = re.compile(
+    r"abfss://(?P<container>[a-z0-9-]+)@(?P<account>\w+)\.dfs\.core\.windows\.net(?P<key>/.*)?"
+)
+"""The name that Spark has for a place in a container of Azure's store."""
 _FILE_URI = re.compile(r"^file:/", re.IGNORECASE)
 
 
@@ -63,6 +68,8 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".", may_be_stored: bool 
     _require_plain(text, shown)
     if text.startswith("~"):
         raise ConfigurationError(f"Replica root {shown!r}: `~` is not expanded here; write the whole path.")
+    if (azure := _ABFSS.fullmatch(text)) is not None:
+        text = _of_account(azure, shown)
     if STORE_URI.match(text):
         uri = _store_uri(text, shown)
         if not may_be_stored:
@@ -244,6 +251,19 @@ def _local_path(text: str) -> str:
             "(s3://BUCKET/PREFIX) or a container of Azure (az://CONTAINER/PREFIX), or a local or mounted folder."
         )
     return text
+
+
+def _of_account(azure: re.Match[str], shown: str) -> str:
+    """Return the `az://` URI of an `abfss://` one, whose account is that of the environment.
+
+    Raises: ConfigurationError for another account.
+    """
+    if azure["account"] != (name := variable("AZURE_STORAGE_ACCOUNT_NAME")):
+        raise ConfigurationError(
+            f"Replica root {shown!r} is in the account '{azure['account']}', and AZURE_STORAGE_ACCOUNT_NAME is "
+            f"{repr(name) if name else 'not set'}: a command works with one account. Set it to that one."
+        )
+    return f"az://{azure['container']}{azure['key'] or ''}"
 
 
 def _store_uri(text: str, shown: str) -> str:

@@ -86,8 +86,10 @@ def make_container(name: str) -> None:
 
 
 def state(folder: Path, hq: Location, north: Location | Path) -> None:
+    # The name that Spark has for the same place.
+    named = f"abfss://{hq.bucket}@{ACCOUNT}.dfs.core.windows.net/{hq.prefix}"
     (folder / "mergerepl.yml").write_text(
-        f"publication: sales\npublisher: {hq}\narticles:\n  - {{name: orders, key: [id]}}\n"
+        f"publication: sales\npublisher: {named}\narticles:\n  - {{name: orders, key: [id]}}\n"
         f"subscriptions:\n  - {{subscriber: {north}, name: north}}\n"
     )
 

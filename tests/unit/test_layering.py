@@ -90,7 +90,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.model.renamed": set(),
     "mergerepl.systables": {"mergerepl.model", "mergerepl.errors", "mergerepl.roots"},
     "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},
-    "mergerepl.roots": {"mergerepl.errors"},
+    "mergerepl.roots": {"mergerepl.errors", "mergerepl.settings"},
     "mergerepl.settings": {"mergerepl.errors"},
     # Of the model, the public names that are gone.
     "mergerepl.spark": {

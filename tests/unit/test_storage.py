@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mergerepl import roots
+from mergerepl.config.project_file import load_documents
 from mergerepl.errors import ConfigurationError, StoreError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
@@ -100,12 +101,16 @@ STORE_TEXTS = {
     "s3://Lake/a": "names no bucket",
     "s3:/lake/a": "roots at s3:// are not supported",
     "gs://lake/a": "roots at gs:// are not supported",
-    "abfss://lake@account.dfs.core.windows.net/a": "roots at abfss:// are not supported",
+    "abfss://lake@account.dfs.core.windows.net/a": "AZURE_STORAGE_ACCOUNT_NAME is 'shop': a command works with one account",
+    "abfss://lake@shop.dfs.core.windows.net/a/../b": "`.` or `..`",
+    "abfss://lake@shop.blob.core.windows.net/a": "roots at abfss:// are not supported",
+    "abfss://lake:secret@shop.dfs.core.windows.net/a": "roots at abfss:// are not supported",
 }
 
 
 @pytest.mark.parametrize("text", STORE_TEXTS)
-def test_roots_in_a_store_are_checked(text):
+def test_roots_in_a_store_are_checked(text, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "shop")
     if (problem := STORE_TEXTS[text]) is None:
         parsed = roots.parse(text, may_be_stored=True)
         assert Location.of(parsed) == Location.of(text)
@@ -126,6 +131,17 @@ def test_spark_is_refused_at_azures_store_and_its_account_comes_from_the_environ
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "shop")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "secret")
     assert storage_options(at) == {"AZURE_STORAGE_ACCOUNT_NAME": "shop"}
+
+
+def test_sparks_name_of_a_place_at_azure_is_the_same_place(monkeypatch, tmp_path):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "shop")
+    text = "abfss://lake@shop.dfs.core.windows.net/hq"
+    assert roots.parse(f"{text}/", may_be_stored=True) == "az://lake/hq"
+    (tmp_path / "mergerepl.yml").write_text(
+        f"publication: sales\npublisher: {text}\narticles:\n  - {{name: orders, key: [id]}}\n"
+    )
+    (stated,) = load_documents(tmp_path / "mergerepl.yml")
+    assert stated.publisher == "az://lake/hq"
 
 
 def test_a_root_in_a_store_has_no_other_products():
