@@ -2,7 +2,9 @@
 
 import shutil
 import uuid
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,13 @@ OF_BOTH = KEPT | {
 }
 """Where the publisher wins the only conflict: the others replace a version of hq's that north has received."""
 
+
+def late(hub: Hub) -> None:
+    """Change at north a row that it gets, two that it loses, and one that stays as it is."""
+    for key in (5, 2, 12, 8):
+        edit_by_delta_rs(hub.root("north") / "orders", f"update t set note = 'late' where id = {key}")
+
+
 POINTS = [
     "reinit.after_export",
     *("capture.before_replinfo", "stage.before_pointer", "stage.before_manifest", "stage.after_manifest"),
@@ -116,17 +125,8 @@ POINTS = [
 )
 def test_inv_38_what_was_not_sent_goes_up_and_late_writes_are_decided(hub: Hub, points: list[str]) -> None:
     hub.expire("north", datetime.now(UTC))
-    at_north = hub.root("north") / "orders"
-
-    def late() -> None:
-        """A row that north gets, two that it loses, one that stays as it is."""
-        edit_by_delta_rs(at_north, "update t set note = 'late' where id = 5")
-        edit_by_delta_rs(at_north, "update t set note = 'late' where id = 2")
-        edit_by_delta_rs(at_north, "update t set note = 'late' where id = 12")
-        edit_by_delta_rs(at_north, "update t set note = 'late' where id = 8")
-
     for point in points:
-        with dies(point), writing_late(late, of=outcome):
+        with dies(point), writing_late(partial(late, hub), of=outcome):
             project(hub).reinit("north", upload_first=True)
     is_late = rows(hub, "north")[8] == ("late", 8)
     if unfinished_sessions(Replica(hub.root("hq")).staging):
@@ -140,6 +140,19 @@ def test_inv_38_what_was_not_sent_goes_up_and_late_writes_are_decided(hub: Hub, 
     assert rows(hub, "hq", "staff") == rows(hub, "north", "staff") == {1: ("x",), 2: ("y",), 3: ("z",)}
     assert logged(hub) == (["1", "2", "5"] if is_late else ["1"])
     assert [each.status for each in project(hub).sync().sessions] == ["nothing_to_do"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["", "reinit.after_void", "subscriber.after_merge", "session.before_drop"])
+def test_late_writes_stay_or_are_logged_though_others_are_discarded(hub: Hub, point: str) -> None:
+    with dies(point) if point else nullcontext(), writing_late(partial(late, hub), of=outcome):
+        project(hub).reinit("north", discard_local=True)
+    assert project(hub).sync().ok
+    assert project(hub).sync().ok
+    expected = OF_HQ | {8: ("late", 8), 12: ("late", 12)}
+    assert rows(hub, "hq") == rows(hub, "north") == rows(hub, "south") == expected
+    assert logged(hub) == ["2", "5"]
+    assert project(hub).validate().ok
 
 
 @pytest.mark.slow

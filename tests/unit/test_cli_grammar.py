@@ -149,6 +149,57 @@ def test_a_command_makes_one_call_whose_keywords_are_its_options(words: str) -> 
         assert is_there or stated in SHELL or stated in OTHERWISE.get(words, {}), (stated, sorted(keywords))
 
 
+OF_ALL_TYPES = {
+    "capture",
+    "status",
+    "pending",
+    "history",
+    "cleanup",
+    "resume",
+    "reinit",
+    "repair",
+    "validate",
+}
+"""The calls of `Project` for all types, which an object of one type has, too."""
+PYTHON_ONLY = {
+    "Project": {"load", "replicas", "at", "own_roots", "count_history"},
+    "Replica": {"lock"},
+    "Replica.conflicts": {"where", "count", "rows"},
+    "ChangeTracking": {
+        *("options", "tracked_tables", "last_csn", "pack_key", "unpack_key", "sql", "consumer", "consumers"),
+        *("begin", "transaction", "insert", "upsert", "update", "delete", "read"),
+        *("transactions", "count_transactions"),
+    },
+    "ChangeTracking.consumer": {"received"},
+    "Distributor": {"deliver", "count_commands", "warnings", "errors", "reinit_articles"},
+    "Subscriber": {"first_rows"},
+    "cdc.Database": {
+        *("is_enabled", "is_captured", "instance", "register_functions", "max_lsn", "lsn_at", "time_of"),
+        "vacuum",
+    },
+    "cdc.Instance": {
+        *("ends", "min_lsn", "max_lsn", "columns", "ddl_history", "ordinal", "has_changed", "snapshot"),
+        *("to_debezium", "version_of", "lsn_of", "switch_lsn"),
+    },
+}
+"""The methods that no command calls by their name."""
+
+
+@pytest.mark.parametrize("owner", [name for name, each in OBJECTS.items() if inspect.isclass(each)])
+def test_a_public_method_has_a_command_or_is_pythons_alone(owner: str) -> None:
+    of_owner = [words for words, each in ALL.items() if each.call.rpartition(".")[0] == owner]
+    called = {ALL[words].call.rpartition(".")[2] for words in of_owner}
+    called |= {name for words in of_owner for name in OTHERWISE.get(words, {}).values()}
+    methods = {
+        name
+        for name, each in vars(OBJECTS[owner]).items()
+        if not name.startswith("_") and (callable(each) or isinstance(each, classmethod | staticmethod))
+    }
+    alone = PYTHON_ONLY.get(owner, set())
+    assert methods - called - OF_ALL_TYPES == alone
+    assert alone <= methods - called
+
+
 RUN = (
     *("apply", "capture", "status", "pending", "history", "cleanup", "tune", "partitions list"),
     *("conflicts list", "conflicts retry", "conflicts drop", "conflicts export", "conflicts report"),
@@ -200,6 +251,7 @@ def is_visible(words: str) -> bool:
 def test_few_commands_are_visible_and_help_lists_all() -> None:
     visible = [words for words in ALL if is_visible(words)]
     assert len(visible) <= 48
+    assert len(ALL) - len(visible) <= 19
     listed = run("help", "--all").output
     assert all(f"mergerepl {words} " in listed for words in ALL)
     assert "abort" not in run("tracking", "--help").output
