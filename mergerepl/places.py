@@ -91,9 +91,16 @@ def _place(path: str, *, is_given: bool) -> Place:
 
 
 def types_at(root: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the types of the products that use a folder, in the order of `TYPES`. Stores have merge replicas only."""
-    if not Location.of(root).is_local:
-        return (MERGE,)
+    """Return the types of the products that use a folder, in the order of `TYPES`.
+
+    A store has merge replicas and captured tables. Without either it counts as a merge replica, whose commands refuse it.
+    """
+    if not (place := Location.of(root)).is_local:
+        from mergerepl.store.storage import folders_in
+
+        here = folders_in(place)
+        found = tuple(kind for kind in (MERGE, CDC) if _FOLDERS[kind][0] in here)
+        return found or (MERGE,)
     return tuple(
         kind
         for kind, folders in _FOLDERS.items()
@@ -138,7 +145,7 @@ def _stated_root(
 
     if isinstance(text, str):
         with contextlib.suppress(ConfigurationError, ValueError):
-            root = roots.parse(str(with_variables(text)), base=folder, may_be_stored=kind == MERGE)
+            root = roots.parse(str(with_variables(text)), base=folder, may_be_stored=kind in (MERGE, CDC))
             yield named_root(root, kind, role, publication, name if isinstance(name, str) else None)
 
 

@@ -79,7 +79,7 @@ def may_serve(root: Location, job_type: str) -> bool:
 def all_jobs(root: str) -> list[Job]:
     """Return the jobs of a folder: the stored ones, and those of its publications."""
     place = Location.of(root)
-    return [*(jobs_of(tables_at(root)) if place.is_local else ()), *replication_jobs(place)]
+    return [*jobs_of(tables_at(root)), *replication_jobs(place)]
 
 
 def agent_status(root: str | os.PathLike[str]) -> AgentStatus:

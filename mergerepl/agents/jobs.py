@@ -37,6 +37,9 @@ from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
 
+_LOOK_AT_STORE_S = 5.0
+"""Seconds between two looks at the jobs of a database in a store."""
+
 _LOCK_WAIT_S = 10.0
 """A job waits this long for a command that holds the log or a subscriber."""
 
@@ -235,13 +238,15 @@ def run(
         try:
             looks: list[Callable[[], None]] = []
             for root in places:
-                is_asked = False
+                database = tables_at(root, lock_wait_s=_LOCK_WAIT_S)
+                is_asked = database.is_enabled or bool(jobs_of(database))
+                look = DatabaseJobs(database, report, is_asked_to_stop).look
                 if root.is_local:
-                    database = tables_at(root, lock_wait_s=_LOCK_WAIT_S)
-                    looks.append(DatabaseJobs(database, report, is_asked_to_stop).look)
-                    is_asked = database.is_enabled or bool(jobs_of(database))
+                    looks.append(look)
                 else:
                     looks.append(partial(check_held, root, file=AGENT_LOCK))
+                    if is_asked:
+                        looks.append(_each_few_seconds(look))
                 if intervals is not None:
                     looks += _repeated_jobs(root, intervals, report)
                     is_asked = is_asked or bool(replication_jobs(root))
@@ -257,6 +262,16 @@ def run(
         finally:
             # Before the locks are released, so that the next holder does not overlap with this JVM.
             engine.stop()
+
+
+def _each_few_seconds(look: Callable[[], None]) -> Callable[[], None]:
+    """Return jobs of a database in a store, whose table of jobs costs requests to look at."""
+
+    def work() -> bool:
+        look()
+        return True
+
+    return Repeated(work, Timer(_LOOK_AT_STORE_S)).look
 
 
 def _view(

@@ -15,6 +15,7 @@ from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.cdc.tables import NAME, CdcTables, is_shared, tables_at
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import FILE_RETENTION, interval_text, retention_properties, set_properties
+from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import open_table
 from mergerepl.logreader.log_reader import refuse_copy
 from mergerepl.logreader.plan import redo_log
@@ -61,6 +62,7 @@ def apply_capture(
     database = tables_at(capture.root, lock_wait_s=60.0)
     with ExitStack() as stack:
         if not dry_run:
+            require_proof(database.root)
             # Another run would begin the instances that this one plans to begin.
             stack.enter_context(lease(database.root, purpose="apply", wait_s=60.0, file=APPLY_LOCK))
         steps = _applied(capture, database, dry_run=dry_run, progress=progress, planned=planned)

@@ -44,12 +44,13 @@ from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.rows.images import same_value
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
-from mergerepl.store.storage import remove_table
+from mergerepl.store.storage import is_local, remove_table
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,
     CDC_JOBS,
     CHANGE_TABLES,
+    COLUMNS_APP_ID,
     DDL_HISTORY,
     INDEX_COLUMNS,
     LEADING,
@@ -276,7 +277,7 @@ class Capture:
             return
         failpoint("cdc.before_columns")
         if types := {name: new for name, (_, new) in retyped(before, columns).items()}:
-            transaction = cycle.transaction(f"{APP_ID}-columns", "columns")
+            transaction = cycle.transaction(COLUMNS_APP_ID, "columns")
             retype_columns(cycle.spark(), self.database.change_table(instance), types, transaction)
             failpoint("cdc.after_types")
         self.database.control.replace_where(CAPTURED_COLUMNS, columns, object_id=instance.object_id)
@@ -402,8 +403,9 @@ def _instance(stated: Mapping[str, Any]) -> ChangeTable:
 def _create(
     table: Location, captured: Sequence[CapturedColumn], types: Mapping[str, Any], mark: CommitMark
 ) -> None:
-    """Create an empty change table, replacing an existing one."""
-    remove_table(table)
+    """Create an empty change table, replacing an existing one; in a store its place is new."""
+    if is_local(table):
+        remove_table(table)
     leading, trailing = (
         [field(each.name, json_of(each.type)) for each in part] for part in (LEADING, TRAILING)
     )

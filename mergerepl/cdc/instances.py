@@ -12,13 +12,14 @@ from typing import Any
 from mergerepl.cdc.consumer import begin_step
 from mergerepl.cdc.jobs import with_default_jobs
 from mergerepl.cdc.new_instance import NewInstance, check_key, checked, source_path
-from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.cdc.refusals import CdcError, CdcUsageError, refuse_in_store
 from mergerepl.cdc.sources import tidied
 from mergerepl.cdc.tables import NAME, CdcTables, is_shared
 from mergerepl.delta.feed.column_changes import added_fields, column_id
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, GENERATION_EXPRESSION
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, retention_properties, set_properties
+from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
@@ -36,7 +37,7 @@ from mergerepl.model.words import parse_duration
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-from mergerepl.store.storage import is_there, remove_leftover, remove_table
+from mergerepl.store.storage import is_local, is_there, remove_leftover, remove_table
 from mergerepl.systables import logreader
 from mergerepl.systables.cdc import CDC_JOBS, CHANGE_TABLES, FOLDER, ChangeTable, IndexColumn
 from mergerepl.systables.logreader import LogReaderRow
@@ -59,6 +60,7 @@ def enable(
     if stated.on_gap not in (COMPARE, STOP):
         raise CdcUsageError.bad_parameter(22990, "on_gap", stated.on_gap, "it is compare or stop")
     retention = _retention_of(log_retention)
+    require_proof(found.root)
     with (
         plain_errors("a table was enabled for Change Data Capture"),
         lease(found.root, purpose="cdc enable", wait_s=found.lock_wait_s),
@@ -101,6 +103,7 @@ def _retention_of(stated: timedelta | str) -> timedelta:
 def enable_empty(found: CdcTables, log_retention: timedelta | str) -> bool:
     """Enable a root before its first table. Returns False if it was enabled already."""
     retention = _retention_of(log_retention)
+    require_proof(found.root)
     with found.held("cdc enable") as reader:
         if found.is_enabled:
             return False
@@ -220,7 +223,8 @@ def disable(found: CdcTables, table: str | None, name: str | None, *, keeps_root
         if path is not None:
             tidied(reader, found)
         wanted = chosen_instances(found, table, name)
-        if len(wanted) == len(found.instances()) and not keeps_root:
+        # In a store the tables of a database stay: a displaced agent may still remove what a later one would make again.
+        if len(wanted) == len(found.instances()) and not keeps_root and is_local(found.root):
             _disable_root(found, reader)
         else:
             found.control.remove_where(CHANGE_TABLES, object_id={each.object_id for each in wanted})
@@ -260,6 +264,7 @@ def _disable_root(found: CdcTables, reader: LogReader) -> None:
 
 def relocate(found: CdcTables) -> bool:
     """Take over a moved or copied folder, as `Database.relocate` says."""
+    refuse_in_store(found.root, "`cdc relocate`", "enable the tables at the new place")
     with found.held("cdc relocate") as reader:
         state = read_state(reader.control)
         stored = Location.of(state.database.root)

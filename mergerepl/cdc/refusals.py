@@ -142,3 +142,16 @@ class ScanInProgressError(CdcError, Transient):
     """Another scan cycle or command holds the log (22903). Wait for it to finish, then run again."""
 
     exit_code = 3
+
+
+def refuse_in_store(root: Location, what: str, instead: str) -> None:
+    """Check that a root is a folder, for what Change Data Capture does not do in a store.
+
+    Raises: CdcUsageError.
+    """
+    if not root.is_local:
+        raise CdcUsageError(
+            22990,
+            f"{what} does not work in a bucket: '{root}'. {NOTHING} Instead, {instead}.",
+            database=str(root),
+        )

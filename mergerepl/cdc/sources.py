@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mergerepl.cdc.consumer import begin_step
-from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.cdc.refusals import CdcError, CdcUsageError, refuse_in_store
 from mergerepl.cdc.tables import NAME, CdcTables, held
 from mergerepl.delta.tables import compact, is_delta_table, open_table
 from mergerepl.delta.types import ddl_of, field, json_of
@@ -51,6 +51,10 @@ def resume(found: CdcTables, instance: str, *, compare: bool, restart: bool) -> 
         raise CdcUsageError.bad_parameter(22990, "compare and restart", True, "choose one of them")
     chosen, *_ = found.instances_named(instance) or [found.instance(instance)]
     with plain_errors("a source was resumed"), found.held("cdc resume") as reader:
+        if restart:
+            refuse_in_store(
+                found.root, "`resume --restart` of a captured table", "disable the table, enable it again"
+            )
         state = tidied(reader, found)
         row = state.sources[chosen.source_object_id]
         same = [each for each in found.instances() if each.source_object_id == chosen.source_object_id]
@@ -226,7 +230,7 @@ def tidied(reader: LogReader, database: CdcTables) -> LogState:
     numbers = {each.object_id for each in instances}
     for stored in (CAPTURED_COLUMNS, INDEX_COLUMNS):
         database.control.edit(stored, lambda rows: [row for row in rows if row.object_id in numbers])
-    known = {each.folder for each in instances}
+    known = {database.change_table(each).name for each in instances}
     for name in folders_in(database.root / FOLDER):
         if name.endswith(CHANGE_TABLE_SUFFIX) and name not in known:
             remove_table(database.root / FOLDER / name)

@@ -23,7 +23,7 @@ from mergerepl.model.cdc import CapturedColumn
 from mergerepl.replica.control import ControlDatabase, ControlPlane
 from mergerepl.roots import uses
 from mergerepl.store.location import Location
-from mergerepl.store.storage import is_there
+from mergerepl.store.storage import is_local, is_there
 from mergerepl.systables.cdc import (
     ALL,
     APP_ID,
@@ -107,8 +107,13 @@ class CdcTables(ControlDatabase):
             )
 
     def change_table(self, instance: ChangeTable) -> Location:
-        """Return the folder of an instance's change table."""
-        return self.root / FOLDER / instance.folder
+        """Return the folder of an instance's change table.
+
+        In a store it has the instance's number, which no other one gets: what an agent that was displaced still removes
+        or makes is never the table of a later instance (decision 0161).
+        """
+        name = instance.folder if is_local(self.root) else instance.numbered_folder
+        return self.root / FOLDER / name
 
     def instances(self) -> list[ChangeTable]:
         """Return the capture instances, by object_id. Raises: CdcUsageError 22901 if the database is not enabled."""
@@ -172,7 +177,8 @@ def tables_at(
     path: str | os.PathLike[str], spark: SparkSession | None = None, lock_wait_s: float = 0.0
 ) -> CdcTables:
     """Return the tables of a folder. Raises: ConfigurationError if the folder does not exist."""
-    return CdcTables(Location.of(roots.existing(os.fspath(path))), spark, lock_wait_s)
+    text = str(path) if isinstance(path, Location) else os.fspath(path)
+    return CdcTables(Location.of(roots.existing(text, may_be_stored=True)), spark, lock_wait_s)
 
 
 @contextmanager

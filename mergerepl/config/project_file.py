@@ -154,7 +154,7 @@ def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> 
 
 
 def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
-    root = _existing(stated.root, check, ("root",), folder)
+    root = _existing(stated.root, check, ("root",), folder, may_be_stored=True)
     tables = tuple(TableCapture(**_values(each)) for each in stated.tables)
     names = (each.instance for each in tables)
     check.refuse_first(find_repeated(names, lambda index: ("tables", index, "name"), "an instance"))

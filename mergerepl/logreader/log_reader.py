@@ -27,7 +27,7 @@ from mergerepl.logreader.consumer import (
     pausing,
     remove_rows,
 )
-from mergerepl.logreader.lsn import epoch_of
+from mergerepl.logreader.lsn import epoch_of, seconds_of
 from mergerepl.logreader.plan import Paused, Plan, redo_log
 from mergerepl.logreader.positions import (
     LogReaderError,
@@ -41,6 +41,7 @@ from mergerepl.model.cdc import ScanError, ScanSession
 from mergerepl.replica.control import ControlPlane
 from mergerepl.store.lease import LOG_READER_LOCK, lease, record_jvm
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_local
 from mergerepl.systables import cdc, logreader, transactional
 from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS, LogReaderRow
 
@@ -112,19 +113,30 @@ def make_log_reader(reader: LogReader, retention: timedelta) -> None:
     `retention` is how long removed files of sources are kept at least. The caller holds the log.
     """
     now = datetime.now(UTC)
+    # In a store the number of a cycle has 32 bits, beside the fence: it begins with the second, in epoch 0.
+    epoch, cycle = (epoch_of(now), 0) if is_local(reader.root) else (0, seconds_of(now))
     if has_log_reader(reader.control):
         state = read_state(reader.control)
         if not state.sources:
-            epoch = max(epoch_of(now), state.database.epoch + 1)
+            known = state.database
+            if is_local(reader.root):
+                epoch = max(epoch, known.epoch + 1)
             seconds = int(retention.total_seconds())
-            row = replace(state.database, epoch=epoch, root=str(reader.root), file_retention=seconds)
+            row = replace(
+                known,
+                epoch=epoch,
+                cycle=max(cycle, known.cycle),
+                root=str(reader.root),
+                file_retention=seconds,
+            )
             save_state(reader.control, replace(state, database=row))
         return
     row = LogReaderRow(
         source_object_id=logreader.DATABASE,
         database_id=str(uuid.uuid4()),
         root=str(reader.root),
-        epoch=epoch_of(now),
+        epoch=epoch,
+        cycle=cycle,
         file_retention=int(retention.total_seconds()),
     )
     reader.control.replace(logreader.SCAN_SESSIONS, ())

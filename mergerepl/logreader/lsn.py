@@ -100,4 +100,9 @@ def scan_cycle_of(epoch: int, cycle: int) -> int:
 
 def epoch_of(moment: datetime) -> int:
     """Return the whole minutes since 2020-01-01."""
-    return int((moment - _FIRST_EPOCH).total_seconds()) // 60
+    return seconds_of(moment) // 60
+
+
+def seconds_of(moment: datetime) -> int:
+    """Return the whole seconds since 2020-01-01."""
+    return int((moment - _FIRST_EPOCH).total_seconds())

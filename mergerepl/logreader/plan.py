@@ -9,7 +9,9 @@ from mergerepl.delta.feed.column_changes import RENAME, ColumnChange
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import LogState
 from mergerepl.store.location import Location
-from mergerepl.store.redo import RedoLog
+from mergerepl.store.redo import NamedRedoLog, RedoLog
+from mergerepl.store.register import ROOT_LOCK
+from mergerepl.store.storage import is_local
 from mergerepl.systables.logreader import FOLDER, LogReaderRow
 
 TRANSACTION = "transaction"
@@ -219,6 +221,8 @@ def paused_row(row: LogReaderRow, paused: Paused) -> LogReaderRow:
 
 def redo_log(root: Location) -> RedoLog[Plan]:
     """Return the redo log of the scan cycles of a database."""
+    if not is_local(root):
+        return NamedRedoLog(root / FOLDER, Plan, "logreader", what="The scan cycle", lock=root / ROOT_LOCK)
     return RedoLog(
         root / FOLDER,
         Plan,

@@ -8,6 +8,7 @@ from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.errors import StoreError, Transient
 from mergerepl.replica.control import ControlPlane
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_local
 from mergerepl.systables.logreader import DATABASE, FOLDER, LOG_READER, SCHEMA_VERSION, LogReaderRow
 
 
@@ -43,8 +44,8 @@ def control_of(root: Location) -> ControlPlane:
 
 
 def has_log_reader(control: ControlPlane) -> bool:
-    """True if the table `log_reader` exists."""
-    return control.exists(LOG_READER)
+    """True if the table `log_reader` exists. In a store it gets its rows by a commit of its own."""
+    return control.exists(LOG_READER) and (is_local(control.folder) or bool(control.rows(LOG_READER)))
 
 
 def read_state(control: ControlPlane) -> LogState:
@@ -83,10 +84,14 @@ RESUME = "`mergerepl resume`"
 
 
 def may_pass(error: StoreError) -> bool:
-    """True for a temporary local error, such as a share that does not answer: it pauses no source."""
+    """True for an error that pauses no source: a temporary one of this machine, such as a share that does not answer, or
+    one of a store, which says nothing of the source's table.
+    """
     cause = error.__cause__
     is_of_tables = isinstance(cause, PermissionError | FileNotFoundError | NotADirectoryError)
-    return isinstance(error, Transient) or (isinstance(cause, OSError) and not is_of_tables)
+    if isinstance(error, Transient) or "location" in error.facts:
+        return True
+    return isinstance(cause, OSError) and not is_of_tables
 
 
 class LogReaderError(StoreError):

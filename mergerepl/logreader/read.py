@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 TYPE_CHANGED = 22976
 
 _FILE = re.compile(r"reading file (?:file:)?(\S+?)\.?(?:\s|$)")
+_OF_A_STORE = re.compile(
+    r"\bjava\.net\.|AccessDeniedException|fs\.s3a\.AWS\w*Exception|SdkClientException|NoAuthWithAWSException"
+)
+"""A store that does not answer, or refuses the credentials: its files may be read later."""
+
 _NEWER_PROTOCOL = ("DELTA_UNSUPPORTED_FEATURES_FOR_READ", "DELTA_INVALID_PROTOCOL_VERSION")
 
 
@@ -127,7 +132,7 @@ def _unreadable(error: Exception) -> str | None:
         return None
     if any(code in text for code in _NEWER_PROTOCOL):
         return "it has a feature of Delta that this version cannot read"
-    if "FAILED_READ_FILE" not in text:
+    if "FAILED_READ_FILE" not in text or _OF_A_STORE.search(text):
         return None
     damaged = _FILE.search(text)
     return f"its file {damaged[1]} is damaged" if damaged else f"a file of it is damaged: {cause_of(error)}"

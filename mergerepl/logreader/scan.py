@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -39,11 +40,15 @@ from mergerepl.logreader.positions import LogState, read_state, save_state
 from mergerepl.logreader.replaced import set_properties_again
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
 from mergerepl.logreader.units import Units, grouped, is_unfinished, readable, units_of
-from mergerepl.store.storage import file_system_now_ns
+from mergerepl.store.storage import file_system_now_ns, is_local
 from mergerepl.systables.logreader import LogReaderRow
 
 if TYPE_CHECKING:
     from mergerepl.logreader.read import ReadSource
+
+_A_SECOND_S = 1.0
+_ATTEMPTS = 3
+"""So often a cycle waits for the next second, by the clock of a store."""
 
 IDLE = timedelta(minutes=5)
 """Without transactions for this long a dummy entry is written, so that times can be mapped to LSNs."""
@@ -113,9 +118,15 @@ def _cycle(reader: LogReader, maxtrans: int) -> tuple[CycleResult, LogState]:
     wanted = wanted_of(state, reader.consumers)
     # Before the cut: a unit that is finished later has its commits in no list of this cycle.
     will_be_finished = bool(state.database.waiting) and is_unfinished(reader.root)
-    began_ns = file_system_now_ns(reader.control.folder)
     most = min(maxtrans, MAX_SLOT)
-    looks, units = _in_cut(reader, state, wanted, began_ns, most, will_be_finished=will_be_finished)
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            # A store dates its objects in whole seconds: what was committed before this cycle began is in its cut.
+            time.sleep(_A_SECOND_S)
+        began_ns = file_system_now_ns(reader.control.folder)
+        looks, units = _in_cut(reader, state, wanted, began_ns, most, will_be_finished=will_be_finished)
+        if not any(map(_is_of_this_second, looks.values())):
+            break
     paused = [look.paused for look in looks.values() if look.paused is not None]
     looks = {object_id: look for object_id, look in looks.items() if look.paused is None}
     groups, _ = grouped(readable(_order(looks), units.needs))
@@ -171,6 +182,12 @@ def _in_cut(
     if units.waiting and most < MAX_SLOT and any(look.has_waiting for look in read.values()):
         return _in_cut(reader, state, wanted, began_ns, MAX_SLOT, will_be_finished=will_be_finished)
     return looks, units
+
+
+def _is_of_this_second(look: SourceLook) -> bool:
+    """True if all new commits of a source in a store are of the second in which the cycle began."""
+    is_waiting = look.has_waiting and not look.commits and look.paused is None
+    return is_waiting and not is_local(look.path)
 
 
 def _order(looks: Mapping[int, SourceLook]) -> list[Placed]:

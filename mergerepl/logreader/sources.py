@@ -38,6 +38,7 @@ from mergerepl.logreader.plan import REPLACED, Paused, Placed, Reading, cut, nam
 from mergerepl.logreader.positions import RESUME, may_pass
 from mergerepl.logreader.replaced import lost_by_replacement
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_local
 from mergerepl.systables.logreader import LogReaderRow
 
 """The number of the error that changes of a source can no longer be determined."""
@@ -220,7 +221,9 @@ def _with_commits(look: SourceLook, *, began_ns: int, most: int, on_gap: str) ->
     has_waiting = False
     changes = 0
     try:
-        for placed in cut(_logged(row, path, head), began_ns=began_ns, seen=row.seen):
+        # A store dates its objects itself, in whole seconds: none is of the future, and those of this second wait.
+        seen = row.seen if is_local(path) else -1
+        for placed in cut(_logged(row, path, head), began_ns=began_ns, seen=seen):
             commit = read_commit(path, placed.version)
             changes += commit.data_change or commit.metadata is not None
             if changes > most:

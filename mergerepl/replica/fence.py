@@ -1,29 +1,32 @@
 """The fences of a root on an object store: one commit to each of its tables, before its new holder reads one."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mergerepl.delta.marks import FENCE
 from mergerepl.delta.tables import commit_fence, is_delta_table, read_commit
 from mergerepl.errors import CommitConflictError
 from mergerepl.replica.application_ids import application_ids
+from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.store.register import fence_of, register_of
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.store.storage import files_in, is_local
-from mergerepl.systables import catalog, replinfo
+from mergerepl.systables import catalog, cdc, logreader, replinfo
 
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
+
+_LOG_APP_IDS = (cdc.APP_ID, cdc.COLUMNS_APP_ID)
 
 _READ_FIRST = (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS, replinfo.TABLE)
 """The tables that say which other tables the root has, and who writes to them."""
 
 
 def write_fences(root: Location, fence: int) -> None:
-    """Commit a fence to all tables of a root: its system tables and the tables of its articles.
+    """Commit a fence to all tables of a root: its system tables, the tables of its articles, and captured tables.
 
     Raises: CommitConflictError, StoreError, LeaseError, as `commit_fence`. Run again: the fences are written first.
     """
@@ -39,7 +42,17 @@ def write_fences(root: Location, fence: int) -> None:
         tables = [replica.table(article) for article in replica.articles]
     system = [each for each in files_in(replica.folder) if each not in first]
     _commit([*system, *tables], fence, application_ids(subids))
+    _fence_log(root, fence, tables)
     log.info("fence %s is in the tables of %s", fence, root)
+
+
+def _fence_log(root: Location, fence: int, fenced: Collection[Location]) -> None:
+    """Commit a fence to the tables of the log reader and its consumers, and to the tables that it reads."""
+    reader = ControlPlane(root / logreader.FOLDER)
+    _commit(files_in(reader.folder), fence, ())
+    _commit(files_in(root / cdc.FOLDER), fence, _LOG_APP_IDS)
+    sources = (root / row.source_path for row in reader.rows_if_any(logreader.LOG_READER) if row.source_path)
+    _commit([each for each in sources if each not in fenced], fence, ())
 
 
 def stop_own_writes(root: Location) -> None:

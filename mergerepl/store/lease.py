@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,7 +34,10 @@ LOCK_FILE = ROOT_LOCK
 """The root's lock: of every command that writes users' tables or `_mergerepl`."""
 
 LOG_READER_LOCK = ".mergerepl.logreader.lock"
-"""The lock of one scan cycle or one `cdc` command: it guards `_logreader` and `_cdc`. Taken after the root's."""
+"""The lock of one scan cycle or one `cdc` command: it guards `_logreader` and `_cdc`. Taken after the root's.
+
+In a store it is the root's register (decision 0161): a scan and a session of one root take turns.
+"""
 
 AGENT_LOCK = ".mergerepl.agent.lock"
 """The lock of the agent that runs the jobs of a root. Taken before all others, held as long as it runs."""
@@ -115,6 +119,14 @@ def lease(
 @contextmanager
 def _register_held(at: Location, purpose: str, wait_s: float) -> Iterator[None]:
     """Hold a register in a store. If an earlier holder may still write, its root gets fences first."""
+    is_for_log = at.name == LOG_READER_LOCK
+    if is_for_log:
+        at = at.parent / LOCK_FILE
+    held = held_register(at)
+    if held is not None and held.thread == threading.get_ident() and (is_for_log or held.is_for_log):
+        # A command that holds the root goes on under it.
+        yield
+        return
     deadline = time.monotonic() + wait_s
     while (held := held_register(at)) is not None:
         # By another thread of this process, which is alive: there is nothing to watch.
@@ -122,6 +134,7 @@ def _register_held(at: Location, purpose: str, wait_s: float) -> Iterator[None]:
             raise in_use(at.parent, held.state.holder)
         time.sleep(0.1)
     with holding(take(storage(at), at, purpose=purpose, wait_s=wait_s)) as register:
+        register.is_for_log = is_for_log
         if register.must_fence:
             if at.name == LOCK_FILE:
                 # It knows the tables of a root, which are above this room.
@@ -222,8 +235,10 @@ def holder(root: Location, *, file: str = LOCK_FILE) -> dict[str, object] | None
     Reads only the note: even a shared lock would make another command find the replica in use. On a store it also has
     `renewed`, by the store's clock.
     """
-    path = root / file
-    note = holder_note(path) if Location.of(root).is_local else _register_note(path)
+    if Location.of(root).is_local:
+        note = holder_note(root / file)
+    else:
+        note = _register_note(root / (LOCK_FILE if file == LOG_READER_LOCK else file))
     pid = note.get("pid")
     if _SINCE not in note or not isinstance(pid, int):
         return None

@@ -20,7 +20,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.store.location import Location
 from mergerepl.store.register import Register, held_register, state_of
 from mergerepl.store.register_state import StagedSession
-from mergerepl.store.storage import storage
+from mergerepl.store.storage import put_once_written, storage
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -202,6 +202,74 @@ class RegisteredRedoLog(RedoLog[P]):
 
     def _entry(self) -> StagedSession | None:
         return state_of(self.lock.parent).sessions.get(self.key)
+
+    def _register(self) -> Register:
+        held = held_register(self.lock)
+        assert held is not None, f"'{self.lock}' is not held"
+        return held
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedRedoLog(RedoLog[P]):
+    """The redo log of the scan cycles of a root in a store: the root's register names the object of the plan.
+
+    The object's name has the fence of its holder and the hash of its content. So a PUT of an agent that was displaced
+    changes no other plan, and one that removes its plan removes no other's.
+    """
+
+    lock: Location
+
+    @property
+    def is_pending(self) -> bool:
+        """True if a plan has to be carried out."""
+        return state_of(self.lock.parent).scan is not None
+
+    def stage(self, plan: P, *, under: AbstractContextManager[object] | None = None) -> None:
+        """Store a plan, then name it in the register, in place of an earlier one: from then on it is carried out.
+
+        Raises: LeaseError if another agent has taken the register over.
+        """
+        failpoint(f"{self.engine}.before_{self.name}")
+        register = self._register()
+        text, before = _text_of(plan), register.state.scan
+        name = f"{register.fence}-{_hash_of(text)}"
+        put_once_written(self._object(name), text)
+        register.plan_scan(name)
+        failpoint(f"{self.engine}.after_{self.name}")
+        if before is not None and before != name:
+            storage(self.lock).delete(self._object(before))
+
+    def pending(self) -> P | None:
+        """Return the plan that has to be carried out, or None.
+
+        Raises: StoreError if it is missing or damaged, or has another format.
+        """
+        name = state_of(self.lock.parent).scan
+        if name is None:
+            return None
+        at = self._object(name)
+        found = storage(at).read(at)
+        if found is None or _hash_of(found[0]) != name.partition("-")[2]:
+            raise StoreError(
+                f"{self.what} cannot be read: '{at}' is missing or is not what was staged. Nothing was changed. Restore "
+                "the object from an earlier version.",
+                path=str(at),
+            )
+        plan: P = self._plan_in(found[0], at, self.plan_type)
+        return plan
+
+    def finish(self) -> None:
+        """Forget the plan, then remove its object.
+
+        Raises: LeaseError if another agent has taken the register over.
+        """
+        register = self._register()
+        if (name := register.state.scan) is not None:
+            register.plan_scan(None)
+            storage(self.lock).delete(self._object(name))
+
+    def _object(self, name: str) -> Location:
+        return Location.of(self.folder) / "plans" / f"{name}.json"
 
     def _register(self) -> Register:
         held = held_register(self.lock)

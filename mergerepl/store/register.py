@@ -118,6 +118,10 @@ class Register:
         self._lock = threading.RLock()
         self.is_in_flight = False
         """Whether a request of this holder has no known outcome."""
+        self.thread = threading.get_ident()
+        """The thread that took it."""
+        self.is_for_log = False
+        """Whether it was taken in place of the log reader's lock: the root itself may be held under it."""
         self.memory: dict[object, Any] = {}
         """What was read of the root and does not change while it is held."""
         self.line = Line()
@@ -194,6 +198,13 @@ class Register:
             self._change(
                 lambda was: replace(was, pointers={k: v for k, v in was.pointers.items() if k != session})
             )
+
+    def plan_scan(self, name: str | None) -> None:
+        """Name the plan of a scan cycle that will be carried out: its commit point. None: the cycle is done.
+
+        Raises: as `stage`.
+        """
+        self._change(lambda was: replace(was, scan=name))
 
     def settle(self) -> None:
         """Write the register again: sessions that it does not name can then be staged by no earlier holder any more.

@@ -106,6 +106,8 @@ class RegisterState:
     holder: Holder | None = None
     sessions: Mapping[str, StagedSession] = field(default_factory=dict)
     pointers: Mapping[str, PointedSession] = field(default_factory=dict)
+    scan: str | None = None
+    """The name of the object with the log reader's plan: a scan cycle that will be carried out."""
     tag: str = field(default="", compare=False)
 
     def encoded(self) -> bytes:
@@ -136,6 +138,7 @@ class RegisterState:
                 holder=stated["holder"] and Holder(**stated["holder"]),
                 sessions={name: StagedSession(**each) for name, each in stated["sessions"].items()},
                 pointers={name: PointedSession(**each) for name, each in stated["pointers"].items()},
+                scan=stated.get("scan"),
                 tag=tag,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

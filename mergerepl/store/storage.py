@@ -262,10 +262,13 @@ def folder_problem(path: Location) -> str | None:
 
 
 def file_system_now_ns(folder: Location) -> int:
-    """Return the time of a folder's file system: its clock dates the files there."""
+    """Return the time of a folder's file system, or of a store, in whole seconds: its clock dates the files there."""
     if is_rehearsal():
         return time.time_ns()
     path = folder / "clock"
+    if not is_local(folder):
+        storage(path).put(path, b"clock")
+        return facts_of(path).written_ns
     with open(path, "ab"):
         os.utime(path)
     return os.stat(path).st_mtime_ns

@@ -19,6 +19,9 @@ CONSUMERS_FOLDER: Final = "_cdc_consumers"
 APP_ID: Final = "mergerepl-cdc"
 """The Delta transaction application of change tables and of the gate; versions are scan cycles."""
 
+COLUMNS_APP_ID: Final = f"{APP_ID}-columns"
+"""The application of rewritten change tables, whose columns got other types."""
+
 CHANGE_TABLE_SUFFIX: Final = "_CT"
 
 START_LSN: Final = "__$start_lsn"
@@ -85,6 +88,11 @@ class ChangeTable:
     def folder(self) -> str:
         """The folder of the change table below `_cdc`."""
         return f"{self.capture_instance}{CHANGE_TABLE_SUFFIX}"
+
+    @property
+    def numbered_folder(self) -> str:
+        """The folder of the change table below `_cdc` in a store."""
+        return f"{self.capture_instance}_{self.object_id}{CHANGE_TABLE_SUFFIX}"
 
 
 CHANGE_TABLES: Final = TypedTable("change_tables", Plane.CONTROL, ChangeTable)

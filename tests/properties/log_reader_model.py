@@ -14,6 +14,7 @@ What is checked, in each state and after one more agent has run to its end:
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -302,3 +303,51 @@ SCOPES = [
     NOTHING | {"grows": 1, "drops": 1},
     NOTHING | {"kills": 1, "drops": 1},
 ]
+
+
+# ---- the cut of two tables, by a clock of whole seconds
+
+
+class Cut(NamedTuple):
+    waits: bool = True  # a commit of the second in which the cycle began waits
+    sees: bool = False  # a commit that an earlier listing has seen is in the cut
+
+
+CUT_ABLATIONS = {
+    "commits of the cycle's own second wait": Cut(waits=False),
+    "what a listing has seen counts for nothing": Cut(sees=True),
+}
+
+_OF_A_SECOND = 4
+"""Moments of a second."""
+
+
+def wrong_cut(rule: Cut, *, moments: int = 10) -> str | None:
+    """Try two cycles in all histories: a writer commits to A, sees it, then commits to B; each cycle lists A, B, or B, A.
+
+    Returns a history in which a cycle has the commit of B and no cycle so far has that of A; None without one.
+    """
+    times = range(moments)
+    for first, then in ((a, b) for a in times for b in times if a < b):
+        at = {"A": first, "B": then}
+        for order in ("AB", "BA"):
+            for begun in itertools.combinations(times, 2):
+                for gaps in itertools.product(range(3), repeat=4):
+                    taken: set[str] = set()
+                    seen: set[str] = set()
+                    for cycle, began in enumerate(begun):
+                        moment = began
+                        listed = set()
+                        for table, gap in zip(order, gaps[2 * cycle :], strict=False):
+                            moment += gap
+                            if at[table] > moment:
+                                continue
+                            listed.add(table)
+                            second, own = at[table] // _OF_A_SECOND, began // _OF_A_SECOND
+                            is_before = second < own or (second == own and not rule.waits)
+                            if is_before or (rule.sees and table in seen):
+                                taken.add(table)
+                        seen |= listed
+                        if "B" in taken and "A" not in taken:
+                            return f"A at {first}, B at {then}, cycles at {begun}, {order}, gaps {gaps}"
+    return None

@@ -280,6 +280,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.model",
         "mergerepl.roots",
         "mergerepl.settings",
+        # What a bucket has is a listing.
+        "mergerepl.store.storage",
     },
     "mergerepl.calls": {"mergerepl.errors", "mergerepl.spark.callers", "mergerepl.store"},
     "mergerepl.sessions": BASE

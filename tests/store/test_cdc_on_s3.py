@@ -1,0 +1,165 @@
+"""Change Data Capture in a bucket (decision 0161): a capture that dies at a request is made up for by the next one."""
+
+import os
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from pyspark.sql import SparkSession
+
+from mergerepl import cdc
+from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.cdc.tables import tables_at
+from mergerepl.errors import MergeReplError
+from mergerepl.store.location import Location
+from mergerepl.store.objects import storage_options
+from mergerepl.store.register import state_of
+from tests.store.proxy import LOST, Fault, Proxy, Request
+
+REFUSED = Fault(answer=403)
+"""The answer to each request of a process that is dead for the store. Nobody repeats a request that is refused."""
+
+DRAWN = 10
+
+
+class Captured:
+    """A table in a bucket whose changes are captured. `change` makes a commit and returns what it adds to `seen`."""
+
+    def __init__(self, root: Location, proxy: Proxy) -> None:
+        self.root, self.proxy, self.number = root, proxy, 0
+        self.options = storage_options(root)
+        rows = pa.table({"id": pa.array([0], pa.int64()), "note": ["n0"]})
+        feed = {"delta.enableChangeDataFeed": "true"}
+        write_deltalake(str(root / "orders"), rows, configuration=feed, storage_options=self.options)
+        self.database = cdc.Database(str(root))
+        self.database.enable("orders")
+
+    def opened(self, *names: str) -> DeltaTable:
+        return DeltaTable(str(self.root.join(*names)), storage_options=self.options)
+
+    def add_row(self) -> None:
+        self.number += 1
+        row = pa.table({"id": pa.array([self.number], pa.int64()), "note": [f"n{self.number}"]})
+        write_deltalake(self.opened("orders"), row, mode="append")
+
+    def add_column(self) -> None:
+        self.number += 1
+        field = Field(f"c{self.number}", PrimitiveType("string"), nullable=True)
+        self.opened("orders").alter.add_columns([field])
+
+    def lsns(self) -> list[bytes]:
+        found = self.opened("_cdc", "lsn_time_mapping").to_pyarrow_table()
+        return sorted(found["start_lsn"].to_pylist())
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        (instance,) = tables_at(self.root).instances()
+        folder = tables_at(self.root).change_table(instance)
+        found = self.opened("_cdc", folder.name).to_pyarrow_table().to_pylist()
+        return sorted((row["__$start_lsn"], row["__$operation"], row["id"]) for row in found)
+
+    def statements(self) -> list[tuple[bytes, int]]:
+        found = self.opened("_cdc", "ddl_history").to_pyarrow_table().to_pylist()
+        return sorted(
+            (row["ddl_lsn"], int(re.findall(r"`?c(\d+)`? ", row["ddl_command"])[0])) for row in found
+        )
+
+    def capture(self) -> None:
+        """Capture one commit."""
+        self.database.capture(maxtrans=1, maxscans=1)
+
+    def capture_until(self, number: int, *, is_stored: bool) -> bool:
+        """Capture, and let no request from the n-th on reach the store; `is_stored`: from the one after it on. False if it
+        sent fewer.
+        """
+        begun = len(self.proxy.requests)
+        met = 0
+
+        def rule(request: Request) -> Fault | None:
+            nonlocal met
+            at = request.number - begun
+            if at < number:
+                return None
+            met += 1
+            return LOST if is_stored and met == 1 else REFUSED
+
+        self.proxy.rule = rule
+        try:
+            self.capture()
+        except Exception:
+            assert met
+        finally:
+            self.proxy.rule = None
+        return bool(met)
+
+
+@pytest.fixture
+def captured(bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Captured:
+    monkeypatch.setenv("MERGEREPL_LEASE_S", "0.3")
+    return Captured(Location.of(f"s3://{bucket}/hq"), proxy)
+
+
+def check_drawn(
+    captured: Captured, change: Callable[[], None], seen: Callable[[], list[Any]], drawn: int
+) -> None:
+    """Let captures die at drawn requests; after the next capture, each change was seen once, and nothing was lost.
+
+    Each capture takes one commit, all of which were made before: none waits for the next second.
+    """
+    for _ in range(2 * drawn + 2):
+        change()
+    captured.capture()
+    begun = len(captured.proxy.requests)
+    captured.capture()
+    count = len(captured.proxy.requests) - begun
+    draw = random.Random(os.environ.get("MERGEREPL_TEST_SEED", "0"))
+    before, died = seen(), 0
+    for _ in range(drawn):
+        number, is_stored = draw.randrange(2, count), draw.random() < 0.5
+        died += captured.capture_until(number, is_stored=is_stored)
+        captured.capture()
+        after, lsns = seen(), captured.lsns()
+        where = f"died at request {number} of {count}, stored: {is_stored}"
+        assert after[: len(before)] == before, where
+        assert len(after) > len(before), where
+        assert [each[-1] for each in after] == [*range(1, len(after) + 1)], where
+        # The first one is that of the instance's begin.
+        assert [each[0] for each in after] == lsns[1:], where
+        assert state_of(captured.root).scan is None
+        before = after
+    assert 2 * died > drawn
+
+
+@pytest.mark.parametrize("drawn", [2, pytest.param(DRAWN, marks=pytest.mark.slow)])
+def test_a_capture_that_dies_at_a_request_is_made_up_for(captured: Captured, drawn: int) -> None:
+    check_drawn(captured, captured.add_column, captured.statements, drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_capture_of_rows_that_dies_at_a_request_is_made_up_for(
+    spark: SparkSession, captured: Captured
+) -> None:
+    check_drawn(captured, captured.add_row, captured.rows, 3 * DRAWN)
+
+
+def test_what_is_not_built_is_refused_by_name(captured: Captured) -> None:
+    refused = (captured.database.relocate, lambda: captured.database.resume("orders", restart=True))
+    for call in refused:
+        with pytest.raises(CdcUsageError, match="does not work in a bucket"):
+            call()
+
+
+def test_the_tables_of_a_database_stay_when_its_last_table_ends(captured: Captured) -> None:
+    first = captured.lsns()
+    captured.database.disable("orders")
+    assert captured.database.is_enabled()
+    assert not captured.database.instances()
+    with pytest.raises(MergeReplError, match="orders"):
+        captured.database.instance("orders").min_lsn()
+    captured.database.enable("orders")
+    assert captured.lsns() > first
