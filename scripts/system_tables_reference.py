@@ -33,8 +33,8 @@ its root. They are Delta tables: any engine can read them. Never write them. Nam
 Server merge replication where it has them; types are Spark's. Version of the set: {replinfo.SCHEMA_VERSION}. Columns
 are only ever added at the end.
 
-Two columns of images, `row_<article nickname>` and `base_<article nickname>` (the row before its first change, for
-resolvers that ask), are added to `{contents.NAME}` and `{tombstone.NAME}` for every article:
+Two columns of images, `row_<article nickname>` and `base_<article nickname>` (the row before its first change, at
+subscribers and for resolvers that ask), are added to `{contents.NAME}` and `{tombstone.NAME}` for every article:
 a struct with one field `c<number>` for each published column. Columns that changed later have images of their own,
 `row_<tablenick>_<version>`.
 

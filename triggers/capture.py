@@ -126,7 +126,8 @@ def capture(
                 rows = keep_in_memory(rows)
                 in_memory.append(rows)
         else:
-            rows, kept = _many_rows(net, table, window.article, origin)
+            # Their former images would be shuffled with them.
+            rows, kept = _many_rows(net, table, window.article, replace(origin, keeps_base=False))
             if kept is not None:
                 in_memory = [kept, net.kept] if with_images else [kept]
                 if not with_images:
@@ -269,7 +270,8 @@ def shape_of(article: PublishedArticle) -> RowShape:
 
 def _kept(window: CaptureWindow, changed: DataFrame, *, gap: str | None) -> NetRows:
     article, shape = window.article, shape_of(window.article)
-    image = image_type(changed, AFTER)
+    ended = {article.field_of(name) for name in window.ended}
+    image = StructType([each for each in image_type(changed, AFTER) if each.name not in ended])
     guid = rowguid_of_image(AFTER, image, shape.identity_fields, existing=shape.is_guid)
     kept = keep_in_memory(changed.select(guid.alias(ROWGUID), "*"))
     with released_on_error(kept):

@@ -46,7 +46,7 @@ class Origin:
 
     Their versions are above `clock`, which is at or above all versions that the replica knows. Inserts over a tombstone
     of a generation up to `anew_through` begin anew: it was sent, and another row of that key may be outside of the
-    replica's partition.
+    replica's partition. `keeps_base`: the published row is kept with its first change, whatever resolver the article has.
     """
 
     nickname: int
@@ -54,6 +54,7 @@ class Origin:
     generation: int
     clock: int
     anew_through: int = 0
+    keeps_base: bool = False
 
 
 GENERATION_OF_ORIGIN, NICKNAME, ORIGIN_PRIORITY, CLOCK = (
@@ -104,7 +105,7 @@ def tracked_rows(
     is_written_out: bool = False,
     marks_known: bool = False,
 ) -> DataFrame:
-    """Return one CAPTURED row per net change, written by the trigger of its kind; with `base` if the article needs it.
+    """Return one CAPTURED row per net change, written by the trigger of its kind; with `base` if it is needed or kept.
 
     Lineage and colv1 continue the row's known metadata, also that of a deleted row (a re-insert). A row that existed and
     has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key whose
@@ -123,15 +124,14 @@ def tracked_rows(
         _changed_columns(article, image_type(net, AFTER)).alias(CHANGED_COLUMNS),
     )
     columns = dict(_columns(is_written_out, article.value_fields if article.column_tracking else ()))
-    if article.needs_base:
+    with_base = article.needs_base or origin.keeps_base
+    if with_base:
         columns[BASE] = _published_row()
     if marks_known:
         columns[IS_KNOWN] = F.col(IS_KNOWN).isNotNull()
     # Only the written image is joined with the known metadata: it may have to be shuffled.
     joined = [
-        name
-        for name in described.columns
-        if name not in (AFTER, BEFORE) or (name == BEFORE and article.needs_base)
+        name for name in described.columns if name not in (AFTER, BEFORE) or (name == BEFORE and with_base)
     ]
     written = described.select(*joined, _written_row().alias(ROW))
     rows = _with_known(written, known, query_parameter(origin.anew_through, "bigint"))

@@ -39,11 +39,12 @@ SMALL_ROWS, SMALL_BYTES = 10_000, 4 * 1024 * 1024
 class Followed:
     """What is known of a window whose end was chosen by the commits that changed the columns.
 
-    `gap` is why whole versions are compared, and `former` as in CaptureWindow.
+    `gap` is why whole versions are compared, `former` and `ended` as in CaptureWindow.
     """
 
     gap: str | None = None
     former: Mapping[str, str | None] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class CaptureWindow:
     former: Mapping[str, str | None] = field(default_factory=dict)
     """By published column its name before the window, where it was another one; None: the table lacked it."""
     is_gap_meant: bool = False
+    ended: tuple[str, ...] = ()
+    """The published columns that a user dropped since: a row that changed in these alone is no change."""
 
     def names_at(self, version: int) -> dict[str, str | None]:
         """Return by published column the name that it had at a version; None: the table lacked it."""
@@ -162,6 +165,7 @@ def capture_window(
         end if followed is not None or through == window.head_version else None,
         followed.former if followed is not None else {},
         is_gap_meant=followed is not None and followed.gap is not None,
+        ended=followed.ended if followed is not None else (),
     )
 
 

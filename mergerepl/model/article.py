@@ -100,6 +100,12 @@ class PublishedArticle:
         return len(self.image_columns) > 1
 
     @property
+    def has_ended_fields(self) -> bool:
+        """Whether it had fields that ended: its older images have them."""
+        present = {*self.fields}
+        return any(not present.issuperset(image.fields) for image in self.image_columns)
+
+    @property
     def image_version(self) -> int:
         """Return the version that introduced its present image column."""
         return self.image_columns[-1].version

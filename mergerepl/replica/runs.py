@@ -77,6 +77,9 @@ ROWS_READ_TOGETHER = 1024
 
 SEQ = contents.SEQ
 
+ENDED = "has_ended"
+"""Column of runs that are read with `base`: whether the row was recorded with a column that ended since."""
+
 _OTHERS_TOO = 3
 """Looking many rows up costs more than reading this many times as many."""
 
@@ -180,6 +183,14 @@ class Images:
 
         return F.coalesce(*map(brought, self.article.image_columns, columns))
 
+    def ended(self) -> Column:
+        """Return whether the image of a row has fields that the article does not have any more."""
+        there: Column = F.lit(False)
+        for image, column in zip(self.article.image_columns, self.rows, strict=True):
+            if not {*image.fields} <= {*self.article.fields}:
+                there = there | F.col(column).isNotNull()
+        return there
+
     def unknown(self) -> Column:
         """Return the fields of which a row says nothing; NULL: none."""
         found = F.col(UNKNOWN)
@@ -234,8 +245,9 @@ class ArticleRuns:
 
         In process they may be limited to the rows of `guids`.
 
-        `with_base` adds `base`, as in CAPTURED, `with_marker` the session that wrote the run. Generations rise with runs,
-        so a lower bound on the generation prunes files and still leaves the latest version of every row it admits.
+        `with_base` adds `base`, as in CAPTURED, and `has_ended`, `with_marker` the session that wrote the run. Generations
+        rise with runs, so a lower bound on the generation prunes files and still leaves the latest version of every row it
+        admits.
         """
         most = self.through_seq_inclusive
         above = max(from_generation_exclusive or 0, self.cleaned) or None
@@ -270,6 +282,7 @@ class ArticleRuns:
                 images.present(images.rows).alias(ROW),
                 SEQ,
                 *([images.present(images.bases).alias(BASE)] if with_base else ()),
+                *([images.ended().alias(ENDED)] if with_base else ()),
                 *([contents.MARKER] if with_marker else ()),
             )
 

@@ -5,8 +5,8 @@ one (tablenick, rowguid) in this table and in MSmerge_tombstone the one with the
 supersedes the contents row and a re-insert the tombstone, each with a single append. `row_<tablenick>` columns, one per
 article and set of its fields, hold the row's image as captured or applied, so that enumeration need not read the users'
 table.
-`base_<tablenick>`, for articles whose resolver needs the common ancestor of two changes, holds the published row in the
-first version of a row that existed before.
+`base_<tablenick>` holds the published row in the first version of a row that existed before: at subscribers, and at the
+publisher for articles whose resolver needs the common ancestor of two changes.
 """
 
 from collections.abc import Collection
@@ -60,7 +60,7 @@ TABLE: Final = SystemTable(
 def base_column(tablenick: int, version: int = 1) -> str:
     """Return the name of the column with the row before its first change known here (in contents and tombstone).
 
-    Only articles whose resolver reads it have values there.
+    At a publisher only articles whose resolver reads it have values there.
     """
     return _image_column("base", tablenick, version)
 

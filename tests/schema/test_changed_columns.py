@@ -120,8 +120,9 @@ def test_a_column_that_is_left_out_stays_in_every_table(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_an_unsent_value_of_a_column_that_is_left_out_is_logged(tmp_path: Path) -> None:
-    star = Star(tmp_path / "root", subscribers=("north",))
+    star = Star(tmp_path / "root", "subscriber_wins", subscribers=("north",))
     star.write("north", 1, {"b": "n1"})
+    star.write("hq", 1, {"a": "h1"})
     state(star, "a")
     star.project.apply()
     (result,) = star.sync()
@@ -130,6 +131,9 @@ def test_an_unsent_value_of_a_column_that_is_left_out_is_logged(tmp_path: Path) 
     ) + tuple(f"{name}: 1 unsent row logged at the subscriber" for name in ARTICLES)
     for name in ARTICLES:
         assert [each["b"] for each in star.conflicts("north", name)] == ["n1"]
+        # The edit of b neither won the row nor lost it.
+        assert star.rows("hq", name)[1]["a"] == star.rows("north", name)[1]["a"] == "h1"
+        assert star.conflicts("hq", name) == []
     # The publisher's users learn of it, too.
     assert "1 unsent row logged at the subscriber" in mergerepl.Replica(star.root / "hq").history()[0].text
 

@@ -34,10 +34,10 @@ Rows = dict[int, dict[str, str | None]]
 
 
 class Kept(World):
-    """A World in which an edit of a dropped column stays a change of its row, and that knows what a DROP logged where."""
+    """A World that knows what a DROP logged where."""
 
     def __init__(self, *args: Any, **terms: Any) -> None:
-        super().__init__(*args, off=("withdrawn",), **terms)
+        super().__init__(*args, **terms)
         self.lost: set[tuple[str, str]] = set()
 
     def pass_drop(self, replica: Any, f: int, cells: Any) -> None:

@@ -37,6 +37,14 @@ def next_move(
     left: Callable[[Definition], Definition] | None = None,
 ) -> Move | None:
     """Return the next move of a definition; `left` makes of it one that died before it counted."""
+    window = window_of(commits, before)
+    return follower(before, filtered, is_publisher=is_publisher, published=published, left=left).next_move(
+        window
+    )
+
+
+def window_of(commits: Sequence[Commit], before: TableMetadata = A) -> FeedWindow:
+    """Return a window of these commits."""
     numbered = tuple(replace(each, version=version) for version, each in enumerate(commits, 1))
     window = FeedWindow(
         Location.of("/t"), FeedPosition("t", 0, "0:x"), len(numbered), len(numbered), numbered
@@ -46,12 +54,30 @@ def next_move(
     window.__dict__["table"] = TableState(
         *(Location.of("/t"), 0, last, 1, 7, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
     )
+    return window
+
+
+def follower(
+    before: TableMetadata = A,
+    filtered: Sequence[str] = (),
+    *,
+    is_publisher: bool = True,
+    published: Sequence[str] = (),
+    left: Callable[[Definition], Definition] | None = None,
+) -> Follower:
+    """Return the follower of an article whose table had these columns."""
     columns = published or [column["name"] for column in before.fields]
     definition = first_definition(columns, ["int"] * len(columns))
     # Of the article only its names count.
     at = ArticleTable(ARTICLE, Location.of("/r"), "me", is_publisher=is_publisher)
     entered = {1: definition} | ({} if left is None else {2: left(definition)})
-    return Follower(at, definition, entered, filtered).next_move(window)
+    return Follower(at, definition, entered, filtered)
+
+
+def test_columns_have_ended_that_are_gone_at_the_end_of_the_window() -> None:
+    gone = [EDIT, alter(A_C), EDIT, replaced(plain("c"))]
+    assert follower().ended(window_of(gone)) == ("a",)
+    assert follower().ended(window_of([*gone, restored(A, 0)])) == ()
 
 
 @pytest.mark.parametrize(

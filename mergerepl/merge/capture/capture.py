@@ -139,7 +139,15 @@ def read_changes(
 
     sent = job.replica.sent_from_partition(window.article.pubid)
     anew = 0 if sent is None else job.generation.generation if is_late else sent
-    origin = Origin(writer or info.nickname, job.priority, job.generation.generation, info.clock, anew)
+    origin = Origin(
+        writer or info.nickname,
+        job.priority,
+        job.generation.generation,
+        info.clock,
+        anew,
+        # `merge.stage.invisible` reads it where columns end.
+        keeps_base=not is_late and not job.replica.publishes(window.article.pubid),
+    )
     with released_on_error(lookup):
         if is_in_process():
             reader = reader_here(window, known)

@@ -87,7 +87,8 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
         return RowCounts()
     row = article_row(replica, nickname)
     definition = row.definitions[article.version]
-    move = follower_of(replica, article, info).next_move(window)
+    follower = follower_of(replica, article, info)
+    move = follower.next_move(window)
     if move is None:
         if _lacks_feed(window):
             check_captured_table(at, window)
@@ -99,8 +100,10 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
     recorder = replace(recorder, replica=replica)
     counts = RowCounts()
     if move.first - 1 > window.from_version_exclusive:
+        # A subscriber's edit of such a column stays a change until its value was logged.
+        followed = Followed(ended=follower.ended(window) if at.is_publisher else ())
         before = article_window(
-            replica, article, info, through_version_inclusive=move.first - 1, followed=Followed()
+            replica, article, info, through_version_inclusive=move.first - 1, followed=followed
         )
         counts, *_ = recorder.record(info, [before, *windows_beside(replica, article, info)])
         info = replica.info()

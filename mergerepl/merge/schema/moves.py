@@ -126,6 +126,14 @@ class Follower:
         gap = "a column of the table's own was adopted" if _adopted(walked) else gap
         return Move(definition, first, through, tuple(changes), gap, former)
 
+    def ended(self, window: FeedWindow) -> tuple[str, ...]:
+        """Return the published columns that are no more at a window's end."""
+        numbers = self._numbers(window)
+        if numbers is None:
+            return ()
+        last = walk(self._before(window), window.commits, fields=numbers, replid=self.at.replid).published()
+        return tuple(each.name for each in self.definition.fields if each.number not in last)
+
     def _through(self, window: FeedWindow, first: int, changes: Iterable[ColumnChange]) -> int:
         """Return the last version of a move that begins with a commit.
 

@@ -15,6 +15,7 @@ from mergerepl.delta.tables import write_files
 from mergerepl.errors import StoreError
 from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.merge.capture.capture import CapturedArticle
+from mergerepl.merge.stage.invisible import without_invisible
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import SEQ, ArticleRuns, current_rows
@@ -57,7 +58,7 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
     if not side.sent.generations:
         return None
     captured = side.captured.rows if side.captured is not None else None
-    if captured is not None and side.article.needs_base:
+    if captured is not None and BASE in captured.columns:
         captured = captured.select(*(name for name in captured.columns if name != BASE))
     if side.is_complete_in_memory:
         return captured
@@ -74,7 +75,18 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         from_generation_exclusive=side.sent.from_generation_exclusive,
         known_generations=[row.generation for row in side.sent.known],
     )
-    return kept.keep(changes_to_send)
+    changes_to_send = kept.keep(changes_to_send)
+    if side.replica.publishes(side.article.pubid) or not side.article.has_ended_fields:
+        return changes_to_send
+    found = without_invisible(
+        changes_to_send,
+        side.runs(spark),
+        side.replica.genhistory(),
+        side.replica.info().nickname,
+        from_generation_exclusive=side.sent.from_generation_exclusive,
+        kept=kept,
+    )
+    return kept.keep(found)
 
 
 def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
