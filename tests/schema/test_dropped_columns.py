@@ -135,6 +135,28 @@ def test_an_edit_that_nobody_sees_wins_no_row(tmp_path: Path, by: str) -> None:
     assert not any(each.download.total for result in star.sync() for each in result.articles)
 
 
+def test_a_value_that_came_while_a_session_ran_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mergerepl.merge.apply import side
+
+    star = Star(tmp_path / "root", subscribers=("north",))
+    star.write("hq", 3, {"a": "h3"})
+
+    def written(point: str) -> None:
+        if point == "subscriber.before_merge":
+            monkeypatch.setattr(side, "failpoint", lambda _: None)
+            star.write("north", 3, {"b": "late"})
+
+    monkeypatch.setattr(side, "failpoint", written)
+    (result,) = star.sync()
+    assert result.error is None
+    star.replace("hq", [{"id": 1, "a": "x"}, {"id": 3, "a": "h3"}], WITHOUT_B)
+    star.settle()
+    for name in ARTICLES:
+        assert [b for _, _, b in logged(star, "north", name)] == ["late"]
+
+
 def check_returned(star: Star, spark: SparkSession) -> None:
     """Check that b stops each subscriber until its old values went, by the statements that the messages give."""
     for result, replica in zip(star.sync(), star.subscribers, strict=True):

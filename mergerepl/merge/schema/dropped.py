@@ -27,6 +27,7 @@ from mergerepl.model.definition import PublishedField
 from mergerepl.model.words import DROPPED_COLUMN
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, current_rows
+from mergerepl.rows.lineage_value import LATE_STRIDE
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
 from mergerepl.systables.genhistory import GenStatus
@@ -89,7 +90,9 @@ def log_dropped_values(
             lambda field: (
                 entry.isNull()
                 | F.coalesce(
-                    (entry[field]["nickname"] == info.nickname) & (entry[field]["version"] > sent),
+                    # Also what its users wrote while a session ran.
+                    (F.abs(entry[field]["nickname"]) % LATE_STRIDE == info.nickname)
+                    & (entry[field]["version"] > sent),
                     F.lit(False),
                 )
             ),
