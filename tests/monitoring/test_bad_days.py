@@ -140,20 +140,25 @@ def shift(hub: Hub, by: timedelta, *, last: timedelta) -> None:
 
 
 @pytest.mark.parametrize("years", [9, -9])
-def test_inv_40_a_clock_that_jumped_by_years_expires_nobody(hub: Hub, years: int) -> None:
+def test_inv_40_a_clock_that_jumped_by_years_expires_nobody_and_keeps_losers(hub: Hub, years: int) -> None:
     write(hub, "hq", 2, "waits")
     assert project(hub).sync("south").ok
     jump = timedelta(days=365 * years)
     shift(hub, jump, last=jump)
-    for _ in range(2):
+    for number in range(2):
         write(hub, "north", 3, "north")
+        for name in ("hq", "south"):
+            write(hub, name, 5 + number, name)
         assert project(hub).sync("south").ok
+        # Conflicts are purged once a day.
+        for name in ENDS:
+            (hub.root(name) / "_mergerepl" / "quiet" / "conflicts-purged.json").unlink(missing_ok=True)
         assert project(hub).cleanup().ok
     assert [row.expired_at for row in Replica(hub.root("hq")).relations()] == [None, None]
     assert project(hub).sync().ok
     assert project(hub).sync().ok
     found = rows(hub)
-    assert (found[2], found[3]) == ("waits", "north")
+    assert (found[2], found[3], logged(hub)) == ("waits", "north", ["5", "6"])
 
 
 def test_a_retention_lowered_to_an_hour_refuses_who_was_away_and_loses_nothing(hub: Hub) -> None:

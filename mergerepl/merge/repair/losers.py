@@ -16,6 +16,7 @@ from mergerepl.merge.apply.conflict_log import NamedEnd, append_conflicts, info_
 from mergerepl.merge.repair.stamp import CHANGED_COLUMNS, OTHER
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.fixed_versions import FixedEnd
+from mergerepl.replica.expiry import present
 from mergerepl.rows.images import no_fields, no_names
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
@@ -36,7 +37,7 @@ def log_losers(
     spark: SparkSession, ends: Mapping[str, FixedEnd], losers: Sequence[Losers], *, session: str, source: str
 ) -> None:
     """Log the rows of the other side at the replicas that keep the publication's conflicts; each once."""
-    since_1970 = datetime.now(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    since_1970 = max(present(end.info) for end in ends.values()) - datetime(1970, 1, 1, tzinfo=UTC)
     now = since_1970 // timedelta(microseconds=1)
     at = {name: NamedEnd(str(end.replica.root), end.info.replid) for name, end in ends.items()}
     mark = CommitMark(session, "repair:losers", ends[source].info.replid)

@@ -25,6 +25,7 @@ from mergerepl.merge.schema.waiting import dropped_session
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import PublishedField
 from mergerepl.model.words import DROPPED_COLUMN
+from mergerepl.replica.expiry import present
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, current_rows
 from mergerepl.rows.lineage_value import LATE_STRIDE
@@ -127,7 +128,7 @@ def log_dropped_values(
         PUBLISHER: NamedEnd(relation.subscriber_server, relation.replid),
         SUBSCRIBER: NamedEnd(str(replica.root), info.replid),
     }
-    now = (datetime.now(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    now = (present(info) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     session = dropped_session(article.nickname, version)
     mark = CommitMark(session, "schema:dropped", info.replid)
     table = replica.folder / article.conflict_table

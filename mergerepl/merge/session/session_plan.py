@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from math import inf
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +19,7 @@ from mergerepl.merge.session.sides import SideState
 from mergerepl.merge.stage.article import StagedArticle
 from mergerepl.model.horizon import Horizon
 from mergerepl.replica.application_ids import data_app_id, log_app_id, session_number_of
+from mergerepl.replica.expiry import present
 from mergerepl.replica.subscription import update_subscription
 from mergerepl.store.changeset import ArticleWork, Manifest, Mark, SideWork
 from mergerepl.systables import conflicts_info
@@ -76,7 +76,8 @@ def session_manifest(
     `void` is that of a reinitialisation (`Manifest`): each of these articles gets a generation at both sides.
     """
     publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
-    now = datetime.now(UTC)
+    # A conflict of a clock that went back would be older than its retention.
+    now = max(present(publisher.info), present(subscriber.info))
     resolved = [
         nickname
         for nickname, article in staged.items()

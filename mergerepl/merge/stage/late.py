@@ -10,7 +10,6 @@ session's pass: from the rows as they were staged, or as they were captured.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from uuid import uuid4
 
 from enumeration.get_metadata import no_conflict
@@ -46,6 +45,7 @@ from mergerepl.merge.stage.article import stage_article
 from mergerepl.merge.stage.late_round import LateRound, StagedLate
 from mergerepl.merge.stage.late_rows import late_rows
 from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.expiry import present
 from mergerepl.replica.runs import ArticleRuns
 from mergerepl.rows.lineage_value import late_nickname
 from mergerepl.spark.in_memory import Kept
@@ -82,7 +82,7 @@ def stage_late_round(late: LateRound) -> Changeset:
     manifest = replace(
         before,
         round=late.number,
-        started=datetime.now(UTC).isoformat(),
+        started=present(late.info).isoformat(),
         conflicts=done.conflicts,
         publisher=own if side.name == PUBLISHER else None,
         subscriber=own if side.name == SUBSCRIBER else None,
