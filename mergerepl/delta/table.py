@@ -316,6 +316,12 @@ def _unreadable(path: Location, version: int, reason: str) -> StoreError:
             "say), and drop that column.",
             table=str(path),
         )
+    if any(word in reason for word in ("catalog-managed", "catalogOwned")):
+        return StoreError(
+            f"'{path}' is managed by a catalog, such as Unity Catalog, and cannot be written by path. Publish an external "
+            "table by its location, or copy it to one.",
+            table=str(path),
+        )
     checkpoints = _checkpoints(path, version)
     is_unsupported = any(word in reason for word in _UNSUPPORTED)
     if checkpoints and not is_unsupported:

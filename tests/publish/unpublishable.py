@@ -78,6 +78,15 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(),
         "feature timeTravelPlus.*DROP FEATURE",
     ),
+    "managed by a catalog": (
+        edited_protocol(
+            PROTOCOL,
+            '"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["catalogManaged"],'
+            '"writerFeatures":["catalogManaged","inCommitTimestamp"]',
+        ),
+        orders(),
+        "managed by a catalog, such as Unity Catalog, and cannot be written by path.*or copy it to one",
+    ),
     "a newer protocol": (
         edited_protocol(PROTOCOL, '"minReaderVersion":4,"minWriterVersion":8'),
         orders(),
