@@ -18,11 +18,13 @@ from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import refuse_copy
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.plan import redo_log
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import RemovedChanges, ScanError
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
+from mergerepl.store.redo import NamedRedoLog
 from mergerepl.systables.cdc import (
     CDC_JOBS,
     CHANGE_TABLES,
@@ -65,6 +67,9 @@ def cleanup(
             else _cleaned(found, _raise_low(found, marks[1]), most, marks[0])
         )
         found.control.change_where(CDC_JOBS, {"last_run": datetime.now(UTC)}, job_type=CLEANUP)
+        plans = redo_log(found.root)
+        if isinstance(plans, NamedRedoLog):
+            plans.remove_left()
         # A scan cycle leaves two.
         for folder in (found.control.folder, found.log.folder):
             remove_unused(folder)

@@ -20,7 +20,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.store.location import Location
 from mergerepl.store.register import Register, held_register, state_of
 from mergerepl.store.register_state import StagedSession
-from mergerepl.store.storage import put_once_written, storage
+from mergerepl.store.storage import files_in, put_once_written, storage
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -267,6 +267,14 @@ class NamedRedoLog(RedoLog[P]):
         if (name := register.state.scan) is not None:
             register.plan_scan(None)
             storage(self.lock).delete(self._object(name))
+
+    def remove_left(self) -> None:
+        """Remove the plans of earlier holders that the register does not name: nobody can stage them any more."""
+        register = self._register()
+        for each in files_in(self._object("").parent):
+            fence = each.name.partition("-")[0]
+            if each != self._object(str(register.state.scan)) and int(fence) < register.fence:
+                storage(each).delete(each)
 
     def _object(self, name: str) -> Location:
         return Location.of(self.folder) / "plans" / f"{name}.json"

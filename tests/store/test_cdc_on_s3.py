@@ -3,7 +3,8 @@
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -19,12 +20,48 @@ from mergerepl.errors import MergeReplError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import state_of
+from mergerepl.store.storage import storage
 from tests.store.proxy import LOST, Fault, Proxy, Request
 
 REFUSED = Fault(answer=403)
 """The answer to each request of a process that is dead for the store. Nobody repeats a request that is refused."""
 
 DRAWN = 10
+
+
+def died(proxy: Proxy, work: Callable[[], object], number: int, *, is_stored: bool) -> bool:
+    """Do work of which no request from the n-th on reaches the store; `is_stored`: from the one after it on.
+
+    Returns False if it sent fewer.
+    """
+    begun = len(proxy.requests)
+    met = 0
+
+    def rule(request: Request) -> Fault | None:
+        nonlocal met
+        if request.number - begun < number:
+            return None
+        met += 1
+        return LOST if is_stored and met == 1 else REFUSED
+
+    proxy.rule = rule
+    try:
+        work()
+    except Exception:
+        assert met
+    finally:
+        proxy.rule = None
+    return bool(met)
+
+
+def drawn_points(proxy: Proxy, work: Callable[[], object], drawn: int) -> Iterator[tuple[int, bool]]:
+    """Do work once, and yield drawn requests of it, and whether the store carries them out."""
+    begun = len(proxy.requests)
+    work()
+    count = len(proxy.requests) - begun
+    draw = random.Random(os.environ.get("MERGEREPL_TEST_SEED", "0"))
+    for _ in range(drawn):
+        yield draw.randrange(1, count), draw.random() < 0.5
 
 
 class Captured:
@@ -34,10 +71,15 @@ class Captured:
         self.root, self.proxy, self.number = root, proxy, 0
         self.options = storage_options(root)
         rows = pa.table({"id": pa.array([0], pa.int64()), "note": ["n0"]})
+        # delta-rs sets properties without letting this process' other threads, such as the proxy's, work.
         feed = {"delta.enableChangeDataFeed": "true"}
         write_deltalake(str(root / "orders"), rows, configuration=feed, storage_options=self.options)
         self.database = cdc.Database(str(root))
-        self.database.enable("orders")
+
+    def enable(self) -> "Captured":
+        if not self.database.is_enabled() or not self.database.is_captured("orders"):
+            self.database.enable("orders")
+        return self
 
     def opened(self, *names: str) -> DeltaTable:
         return DeltaTable(str(self.root.join(*names)), storage_options=self.options)
@@ -72,35 +114,11 @@ class Captured:
         """Capture one commit."""
         self.database.capture(maxtrans=1, maxscans=1)
 
-    def capture_until(self, number: int, *, is_stored: bool) -> bool:
-        """Capture, and let no request from the n-th on reach the store; `is_stored`: from the one after it on. False if it
-        sent fewer.
-        """
-        begun = len(self.proxy.requests)
-        met = 0
-
-        def rule(request: Request) -> Fault | None:
-            nonlocal met
-            at = request.number - begun
-            if at < number:
-                return None
-            met += 1
-            return LOST if is_stored and met == 1 else REFUSED
-
-        self.proxy.rule = rule
-        try:
-            self.capture()
-        except Exception:
-            assert met
-        finally:
-            self.proxy.rule = None
-        return bool(met)
-
 
 @pytest.fixture
 def captured(bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Captured:
     monkeypatch.setenv("MERGEREPL_LEASE_S", "0.3")
-    return Captured(Location.of(f"s3://{bucket}/hq"), proxy)
+    return Captured(Location.of(f"s3://{bucket}/hq"), proxy).enable()
 
 
 def check_drawn(
@@ -113,17 +131,14 @@ def check_drawn(
     for _ in range(2 * drawn + 2):
         change()
     captured.capture()
-    begun = len(captured.proxy.requests)
-    captured.capture()
-    count = len(captured.proxy.requests) - begun
-    draw = random.Random(os.environ.get("MERGEREPL_TEST_SEED", "0"))
-    before, died = seen(), 0
-    for _ in range(drawn):
-        number, is_stored = draw.randrange(2, count), draw.random() < 0.5
-        died += captured.capture_until(number, is_stored=is_stored)
+    points = drawn_points(captured.proxy, captured.capture, drawn)
+    deaths, before = 0, []
+    for number, is_stored in points:
+        before = before or seen()
+        deaths += died(captured.proxy, captured.capture, number, is_stored=is_stored)
         captured.capture()
         after, lsns = seen(), captured.lsns()
-        where = f"died at request {number} of {count}, stored: {is_stored}"
+        where = f"died at request {number}, stored: {is_stored}"
         assert after[: len(before)] == before, where
         assert len(after) > len(before), where
         assert [each[-1] for each in after] == [*range(1, len(after) + 1)], where
@@ -131,7 +146,7 @@ def check_drawn(
         assert [each[0] for each in after] == lsns[1:], where
         assert state_of(captured.root).scan is None
         before = after
-    assert 2 * died > drawn
+    assert 2 * deaths > drawn
 
 
 @pytest.mark.parametrize("drawn", [2, pytest.param(DRAWN, marks=pytest.mark.slow)])
@@ -145,6 +160,14 @@ def test_a_capture_of_rows_that_dies_at_a_request_is_made_up_for(
     spark: SparkSession, captured: Captured
 ) -> None:
     check_drawn(captured, captured.add_row, captured.rows, 3 * DRAWN)
+
+
+def test_a_cleanup_removes_plans_that_nobody_can_carry_out(captured: Captured) -> None:
+    plans = captured.root.join("_logreader", "plans")
+    left = plans / "0-of-an-agent-that-was-displaced.json"
+    storage(left).put(left, b"{}")
+    captured.database.cleanup()
+    assert not storage(plans).is_folder(plans)
 
 
 def test_what_is_not_built_is_refused_by_name(captured: Captured) -> None:
@@ -163,3 +186,22 @@ def test_the_tables_of_a_database_stay_when_its_last_table_ends(captured: Captur
         captured.database.instance("orders").min_lsn()
     captured.database.enable("orders")
     assert captured.lsns() > first
+
+
+@pytest.mark.slow
+def test_an_enabling_that_dies_at_a_request_is_made_up_for(captured: Captured, proxy: Proxy) -> None:
+    places = (captured.root.with_name(f"hq{n}") for n in count())
+    deaths = 0
+    for number, is_stored in drawn_points(proxy, lambda: Captured(next(places), proxy).enable(), DRAWN):
+        here = Captured(next(places), proxy)
+        deaths += died(proxy, here.enable, number, is_stored=is_stored)
+        here.enable()
+        where = f"died at request {number}, stored: {is_stored}"
+        here.add_column()
+        here.database.capture()
+        assert [each[-1] for each in here.statements()] == [1], where
+        assert len(here.lsns()) == 2, where
+        assert [each.capture_instance for each in here.database.instances()] == ["dbo_orders"], where
+        assert {job.job_type for job in here.database.jobs.list()} == {"capture", "cleanup"}, where
+        assert state_of(here.root).scan is None, where
+    assert 2 * deaths > DRAWN
