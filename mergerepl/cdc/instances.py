@@ -132,7 +132,9 @@ def _leave(found: CdcTables, reader: LogReader) -> None:
     """Remove what a root has of Change Data Capture that is not enabled any more."""
     if has_log_reader(reader.control):
         leave(reader, NAME)
-    remove_leftover(found.root / FOLDER)
+    if is_local(found.root):
+        # In a store these are tables of an `enable` that died: the next one makes the rest.
+        remove_leftover(found.root / FOLDER)
 
 
 def _set_properties(reader: LogReader, wanted: NewInstance, retention: timedelta) -> None:
