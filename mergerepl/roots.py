@@ -74,8 +74,8 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".", may_be_stored: bool 
         uri = _store_uri(text, shown)
         if not may_be_stored:
             raise ConfigurationError(
-                f"Replica root {shown!r} is in an object store, where only merge replication works. Use a local or mounted "
-                "folder.",
+                f"Replica root {shown!r} is in an object store, where only merge replication and Change Data Capture "
+                "work. Use a local or mounted folder.",
                 replica=uri,
             )
         return uri
@@ -138,7 +138,7 @@ _USES = {
 def uses(root: str | os.PathLike[str], *, but: str) -> str:
     """Return sentences on the products that use a folder, each after a blank, except the product whose folder is `but`.
 
-    In a store there is only merge replication.
+    Of a place in a store nothing is looked for.
     """
     if not Location.of(root).is_local:
         return ""

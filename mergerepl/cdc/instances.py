@@ -287,10 +287,14 @@ def instances_of(
     """Return the capture instances of all tables, of one, or one by its name. Raises: CdcUsageError 22901, 22985."""
     chosen = found.instances() if name is None else [found.instance(name)]
     sources = read_state(found.log).sources
+    # The cycle in which an instance begins may have been cut short: it is there when that is finished.
+    begun = [each for each in chosen if each.source_object_id in sources]
+    if name is not None and not begun:
+        raise CdcUsageError.no_such_instance(name, [])
     path = None if table is None else source_path(table)
     return Listing(
         _shown(found, sources[each.source_object_id], each)
-        for each in chosen
+        for each in begun
         if path is None or sources[each.source_object_id].source_path == path
     )
 
