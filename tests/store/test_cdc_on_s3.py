@@ -6,17 +6,14 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from pyspark.sql import SparkSession
 
 from mergerepl import cdc
 from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.cdc.tables import tables_at
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import state_of
@@ -84,11 +81,6 @@ class Captured:
     def opened(self, *names: str) -> DeltaTable:
         return DeltaTable(str(self.root.join(*names)), storage_options=self.options)
 
-    def add_row(self) -> None:
-        self.number += 1
-        row = pa.table({"id": pa.array([self.number], pa.int64()), "note": [f"n{self.number}"]})
-        write_deltalake(self.opened("orders"), row, mode="append")
-
     def add_column(self) -> None:
         self.number += 1
         field = Field(f"c{self.number}", PrimitiveType("string"), nullable=True)
@@ -97,12 +89,6 @@ class Captured:
     def lsns(self) -> list[bytes]:
         found = self.opened("_cdc", "lsn_time_mapping").to_pyarrow_table()
         return sorted(found["start_lsn"].to_pylist())
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        (instance,) = tables_at(self.root).instances()
-        folder = tables_at(self.root).change_table(instance)
-        found = self.opened("_cdc", folder.name).to_pyarrow_table().to_pylist()
-        return sorted((row["__$start_lsn"], row["__$operation"], row["id"]) for row in found)
 
     def statements(self) -> list[tuple[bytes, int]]:
         found = self.opened("_cdc", "ddl_history").to_pyarrow_table().to_pylist()
@@ -121,23 +107,19 @@ def captured(bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Capt
     return Captured(Location.of(f"s3://{bucket}/hq"), proxy).enable()
 
 
-def check_drawn(
-    captured: Captured, change: Callable[[], None], seen: Callable[[], list[Any]], drawn: int
-) -> None:
-    """Let captures die at drawn requests; after the next capture, each change was seen once, and nothing was lost.
-
-    Each capture takes one commit, all of which were made before: none waits for the next second.
-    """
+@pytest.mark.parametrize("drawn", [1, pytest.param(DRAWN, marks=pytest.mark.slow)])
+def test_a_capture_that_dies_at_a_request_is_made_up_for(captured: Captured, drawn: int) -> None:
+    # Each capture takes one commit, all of which are made before: none waits for the next second.
     for _ in range(2 * drawn + 2):
-        change()
+        captured.add_column()
     captured.capture()
     points = drawn_points(captured.proxy, captured.capture, drawn)
-    deaths, before = 0, []
+    deaths, before = 0, captured.statements()[:0]
     for number, is_stored in points:
-        before = before or seen()
+        before = before or captured.statements()
         deaths += died(captured.proxy, captured.capture, number, is_stored=is_stored)
         captured.capture()
-        after, lsns = seen(), captured.lsns()
+        after, lsns = captured.statements(), captured.lsns()
         where = f"died at request {number}, stored: {is_stored}"
         assert after[: len(before)] == before, where
         assert len(after) > len(before), where
@@ -147,19 +129,6 @@ def check_drawn(
         assert state_of(captured.root).scan is None
         before = after
     assert 2 * deaths > drawn
-
-
-@pytest.mark.parametrize("drawn", [1, pytest.param(DRAWN, marks=pytest.mark.slow)])
-def test_a_capture_that_dies_at_a_request_is_made_up_for(captured: Captured, drawn: int) -> None:
-    check_drawn(captured, captured.add_column, captured.statements, drawn)
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_a_capture_of_rows_that_dies_at_a_request_is_made_up_for(
-    spark: SparkSession, captured: Captured
-) -> None:
-    check_drawn(captured, captured.add_row, captured.rows, DRAWN)
 
 
 def test_what_a_database_in_a_bucket_does_not_do(captured: Captured) -> None:
