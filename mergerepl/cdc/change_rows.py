@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, StructType
 from mergerepl.changes import ROW
 from mergerepl.delta.feed.commit_changes import ROW_HASH, VERSION
 from mergerepl.delta.feed.net_changes import AFTER, BEFORE, DOUBTFUL, EXISTED, EXISTS, spans_of_events
-from mergerepl.frames import Column, DataFrame, F, cached
+from mergerepl.frames import Column, DataFrame, F, cached, is_in_process
 from mergerepl.logreader.consumer import ReadRows
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import all_true, image_type, same_value
@@ -125,7 +125,7 @@ def _mask(fields: tuple[str | None, ...], image: StructType) -> Column:
 
 
 def _with_lsn(spark: SparkSession, rows: DataFrame, lsns: Mapping[int, Lsn]) -> DataFrame:
-    if len(lsns) <= _LITERALS:
+    if len(lsns) <= _LITERALS and not is_in_process():
         pairs = ", ".join(f"{version}L, X'{lsn.hex()}'" for version, lsn in lsns.items())
         return rows.withColumn(_LSN, F.expr(f"map({pairs})[{VERSION}]"))
     import pyarrow as pa

@@ -71,7 +71,7 @@ def consumer_at(root: Location) -> "Capture":
 class Capture:
     """The consumer `cdc`."""
 
-    name, app_id, cycle_column = NAME, APP_ID, SCAN_CYCLE
+    name, app_id, cycle_column, is_in_process = NAME, APP_ID, SCAN_CYCLE, True
 
     def __init__(self, database: CdcTables) -> None:
         self.database = database

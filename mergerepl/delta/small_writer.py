@@ -118,6 +118,20 @@ def reason_for_spark(
 
 def article_problem(table: TableState, article: PublishedArticle) -> str | None:
     """Return, as a clause, why Arrow may not hold a table's rows as Spark does; None if it may."""
+    if (problem := rows_problem(table)) is not None:
+        return problem
+    for name, type_ in zip(article.columns, article.types, strict=True):
+        found = table.field(name)
+        if found is None or ddl_of(found["type"]) != type_:
+            return f"column '{name}' is not as published"
+    for name in article.identity:
+        if not isinstance(kind := _type(table, name), str) or kind not in KEY_TYPES:
+            return f"key column '{name}'"
+    return None
+
+
+def rows_problem(table: TableState) -> str | None:
+    """Return, as a clause, why Arrow may not read a table's rows as Spark does; None if it may."""
     if (problem := feature_problem(table)) is not None:
         return problem
     if table.metadata.partition_columns:
@@ -131,13 +145,6 @@ def article_problem(table: TableState, article: PublishedArticle) -> str | None:
             problem = f"its properties {', '.join(sorted(others))}"
         if problem is not None:
             return f"column '{field['name']}': {problem}"
-    for name, type_ in zip(article.columns, article.types, strict=True):
-        found = table.field(name)
-        if found is None or ddl_of(found["type"]) != type_:
-            return f"column '{name}' is not as published"
-    for name in article.identity:
-        if not isinstance(kind := _type(table, name), str) or kind not in KEY_TYPES:
-            return f"key column '{name}'"
     return None
 
 

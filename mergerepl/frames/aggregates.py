@@ -67,6 +67,13 @@ def first(column: Any, ignorenulls: bool) -> Column:
     return aggregate(lambda one: Typed(one.type, lambda rows: one.of(rows[0]) if rows else None))(column)
 
 
+def collect_list(one: Typed) -> Typed:
+    """Return the values of a group that are not NULL."""
+    return Typed(
+        T.ArrayType(one.type), lambda rows: tuple([v for row in rows if (v := one.of(row)) is not None])
+    )
+
+
 def collect_set(one: Typed) -> Typed:
     """Return the values of a group that are not NULL, each once."""
     key = key_of(one.type)

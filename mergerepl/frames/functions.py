@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import operator
+import string
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial, reduce
 from itertools import zip_longest
@@ -31,7 +32,7 @@ from mergerepl.frames.trees import (
     together,
     turned,
 )
-from mergerepl.frames.values import checked, content, exact, key_of, map_of, order_key, whole, wider
+from mergerepl.frames.values import INTEGERS, checked, content, exact, key_of, map_of, order_key, whole, wider
 
 
 @cache
@@ -291,7 +292,27 @@ def _only(what: str, make: Make, *allowed: Any) -> Make:
     return checked_make
 
 
+def _unhex(text: str) -> bytes | None:
+    is_hex = all(each in string.hexdigits for each in text)
+    return bytes.fromhex(text if len(text) % 2 == 0 else f"0{text}") if is_hex else None
+
+
+def _abs(one: Typed) -> Typed:
+    if type(one.type) not in INTEGERS:
+        raise NotInProcessError("abs of what is no whole number")
+    within = checked(one.type)
+    return nulls(one.type, lambda value: within(abs(value)), one.of)
+
+
+def _sequence(both: T.DataType, *ends: Of) -> Typed:
+    def of(first: int, last: int) -> Any:
+        return tuple(range(first, last + 1) if first <= last else range(first, last - 1, -1))
+
+    return nulls(T.ArrayType(both), of, *ends)
+
+
 FUNCTIONS: dict[str, Make] = {
+    "abs": partial(made, _abs),
     "array": _array,
     "array_append": lambda array, item: made(_append, array, lit(item)),
     "array_compact": _strict(None, lambda items: tuple([each for each in items if each is not None])),
@@ -312,6 +333,7 @@ FUNCTIONS: dict[str, Make] = {
     "broadcast": lambda frame: frame,
     "coalesce": partial(together, _coalesce),
     "col": col,
+    "collect_list": aggregates.aggregate(aggregates.collect_list),
     "collect_set": aggregates.aggregate(aggregates.collect_set),
     "concat": partial(together, _concat),
     "concat_ws": _concat_ws,
@@ -355,6 +377,7 @@ FUNCTIONS: dict[str, Make] = {
     "min": lambda column: aggregates.extreme(min)(column, column),
     "min_by": _only("min_by of several", aggregates.extreme(min), None),
     "octet_length": _strict(INT, lambda value: len(content(value))),
+    "sequence": _only("sequence with a step", partial(together, _sequence), None),
     "sha2": _only(
         "sha2 of other lengths",
         _strict(STRING, lambda value: hashlib.sha256(content(value)).hexdigest()),
@@ -375,6 +398,7 @@ FUNCTIONS: dict[str, Make] = {
     "timestamp_micros": _strict(T.TimestampType(), lambda microseconds: microseconds),
     "transform": partial(lambdas.with_items, 2, lambdas.transform),
     "try_element_at": partial(made, _at),
+    "unhex": _strict(BINARY, _unhex),
     "unix_date": _strict(INT, lambda days: days),
     "unix_micros": _strict(LONG, lambda microseconds: microseconds),
     "when": lambda condition, value: cases([(condition, lit(value))]),

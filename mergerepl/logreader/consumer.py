@@ -142,6 +142,8 @@ class Consumer(Protocol):
     """The Delta transaction application of its tables of rows."""
     cycle_column: str
     """The column of these tables with the scan cycle."""
+    is_in_process: bool
+    """Whether this process writes its rows of few changes, without Spark."""
 
     def at_work(self) -> AbstractContextManager[None]:
         """Wrap a scan cycle: errors that end it pass through, and may be recorded."""

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.tables import is_delta_table, tables_kept_open
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
+from mergerepl.frames import is_in_process
 from mergerepl.logreader.consumer import (
     COMPARE,
     STOP,
@@ -82,10 +84,12 @@ class LogReader:
         return control_of(self.root)
 
     def spark(self) -> SparkSession:
-        """Return the Spark session.
+        """Return the Spark session; None in process, where nothing uses one.
 
         Raises: EngineError if it cannot be started or used.
         """
+        if is_in_process():
+            return cast("SparkSession", None)
         from mergerepl.spark import session as engine
 
         if self.given is not None:
@@ -253,6 +257,8 @@ log = logging.getLogger(__name__)
 
 KEPT_SESSIONS = 32
 
+ON_SPARK = EngineChoice(uses_arrow=False)
+
 
 def recover(reader: LogReader) -> Plan | None:
     """Carry out the plan of a cycle that died, and return it, or None."""
@@ -264,9 +270,14 @@ def recover(reader: LogReader) -> Plan | None:
 
 
 def carry_out(
-    reader: LogReader, plan: Plan, read: dict[int, ReadSource], *, began: datetime | None = None
+    reader: LogReader,
+    plan: Plan,
+    read: dict[int, ReadSource],
+    *,
+    began: datetime | None = None,
+    choice: EngineChoice = ON_SPARK,
 ) -> tuple[Plan, int]:
-    """Carry out a plan. `read` has the readings made already; they are released.
+    """Carry out a plan. `read` has the readings made already, where `choice` says; they are released.
 
     Returns: The plan without the sources that had to leave it, and the number of written rows.
     """
@@ -274,15 +285,14 @@ def carry_out(
     try:
         while True:
             try:
-                rows = _written(reader, plan, read)
+                rows = _written(reader, plan, read, choice)
                 break
             except PauseSource as pause:
                 if pause.object_id is None:
                     raise
                 plan = _without(reader, plan, Paused(pause.object_id, pause.number, pause.reason))
     finally:
-        for each in read.values():
-            each.release()
+        release_all(read)
     save_state(reader.control, plan.after)
     failpoint("logreader.after_positions")
     for consumer in reader.consumers:
@@ -294,12 +304,25 @@ def carry_out(
     return plan, rows
 
 
-def _written(reader: LogReader, plan: Plan, read: dict[int, ReadSource]) -> int:
+def release_all(read: dict[int, ReadSource]) -> None:
+    """Free the memory of what was read, and forget it."""
+    while read:
+        read.popitem()[1].release()
+
+
+def _written(reader: LogReader, plan: Plan, read: dict[int, ReadSource], choice: EngineChoice) -> int:
     cycle = Cycle(plan, reader.spark, _changes(reader, plan, read))
     served = [consumer for consumer in reader.consumers if consumer.name in plan.serve]
     rows = 0
-    for consumer in served:
-        rows += consumer.write(cycle)
+    try:
+        with choice.rules():
+            for consumer in served:
+                rows += consumer.write(cycle)
+    except NeedsSparkError as error:
+        # What is written has the cycle's transactions; Spark writes the rest.
+        choice.fall_back(error.table, error)
+        release_all(read)
+        rows += sum(consumer.write(cycle) for consumer in served)
     failpoint("logreader.before_gates")
     for consumer in served:
         consumer.show(cycle)

@@ -11,12 +11,22 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from mergerepl.delta.engine_choice import NeedsSparkError, TooLargeForArrowError
 from mergerepl.delta.feed.column_changes import added_fields
-from mergerepl.delta.feed.commit_changes import KeptEvents, as_feed, commit_changes, keep_events, read_segment
+from mergerepl.delta.feed.commit_changes import (
+    KeptEvents,
+    as_feed,
+    commit_changes,
+    feed_here,
+    keep_events,
+    read_segment,
+)
 from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION, RowShape
 from mergerepl.delta.feed.window import Segment
+from mergerepl.delta.small_writer import rows_problem
 from mergerepl.delta.tables import open_table, read_version
 from mergerepl.delta.types import ddl_of
+from mergerepl.frames import is_in_process
 from mergerepl.logreader.consumer import STOP, UNUSABLE, PauseSource, ReadRows
 from mergerepl.logreader.plan import Reading, SourcePlan
 from mergerepl.logreader.positions import RESUME
@@ -40,6 +50,10 @@ _OF_A_STORE = re.compile(
 _NEWER_PROTOCOL = ("DELTA_UNSUPPORTED_FEATURES_FOR_READ", "DELTA_INVALID_PROTOCOL_VERSION")
 
 
+MOST_IN_PROCESS = 10_000
+"""The most changed rows of a cycle that this process reads and writes without Spark."""
+
+
 @dataclass
 class ReadSource:
     """The readings of a source. `readings` may differ from the planned ones if the feed was missing."""
@@ -54,10 +68,39 @@ class ReadSource:
             release(frame)
 
 
+def require_in_process(root: Location, sources: Sequence[SourcePlan]) -> None:
+    """Check that this process may read the changes of some sources as Spark does.
+
+    Raises: NeedsSparkError.
+    """
+    rows = 0
+    for source in sources:
+        path = root / source.path
+        if source.columns:
+            raise NeedsSparkError("its columns changed", path)
+        if not source.key:
+            # Its rows are told apart by a hash of Spark's texts.
+            raise NeedsSparkError("it has no key", path)
+        for reading in source.readings:
+            if reading.compared is not None or not reading.is_one_metadata:
+                raise NeedsSparkError("versions are compared, or its metadata changed", path)
+            # Where a commit does not count its rows, the reader of its files refuses many.
+            rows += reading.most_rows or 0
+            table = open_table(path, reading.through_version_inclusive)
+            if (problem := rows_problem(table)) is not None:
+                raise NeedsSparkError(problem, path)
+            if nested := [each["name"] for each in reading.fields if not isinstance(each["type"], str)]:
+                raise NeedsSparkError(f"column '{nested[0]}' is nested", path)
+    if rows > MOST_IN_PROCESS:
+        raise TooLargeForArrowError(f"{rows} rows changed")
+
+
 def read_source(
     spark: SparkSession, root: Location, source: SourcePlan, *, on_gap: str, is_decided: bool = False
 ) -> ReadSource:
     """Read a source. Without a feed, versions are compared, unless a gap stops the source, or the cycle is decided.
+
+    In process (`require_in_process`) `spark` is not used.
 
     Raises: PauseSource if its changes cannot be determined; EngineError if the session would read timestamp partition
         columns otherwise.
@@ -66,7 +109,8 @@ def read_source(
     path = root / source.path
     try:
         for reading in source.readings:
-            require_utc(spark, source.path, path, reading.timestamp_partitions)
+            if not is_in_process():
+                require_utc(spark, source.path, path, reading.timestamp_partitions)
             read, events = _read(spark, path, source, reading, on_gap=on_gap, is_decided=is_decided)
             found.kept.append(events.kept)
             rows = commit_changes(replace(events, kept=in_one_task(events.kept, read.most_rows)))
@@ -172,6 +216,10 @@ def _events_of_feed(
         reading.by_keys,
         shape.identity,
     )
+    if is_in_process():
+        table = open_table(path, reading.through_version_inclusive)
+        here = feed_here(table, reading.columns, reading.versions, segment, shape.identity)
+        return keep_events(here, shape, rows=reading.most_rows)
     feed = read_segment(spark, path, segment)
     if feed is None:
         return None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.tables import open_table
 from mergerepl.delta.vacuum import moment_of_ns
 from mergerepl.failpoints import failpoint
@@ -21,6 +22,7 @@ from mergerepl.logreader.log_reader import (
     refuse_copy,
     refuse_other_consumers,
     refuse_restored,
+    release_all,
     wanted_of,
 )
 from mergerepl.logreader.lsn import MAX_SLOT, Lsn
@@ -136,15 +138,23 @@ def _cycle(reader: LogReader, maxtrans: int) -> tuple[CycleResult, LogState]:
     if not chosen and not paused:
         return _idle(reader, state, noted, looks, began_ns)
     read: dict[int, ReadSource] = {}
+    choice = _choice(reader, [_source(look, wanted) for look in looks.values()])
     try:
-        sources = _read(reader, looks, wanted, read, paused)
+        try:
+            with choice.rules():
+                sources, stopped = _read(reader, looks, wanted, read)
+        except NeedsSparkError as error:
+            choice.fall_back(error.table, error)
+            choice = replace(choice, in_process=False)
+            release_all(read)
+            sources, stopped = _read(reader, looks, wanted, read)
+        paused += stopped
         plan = cycle_plan(reader, noted, sources, paused, began_ns, units)
         redo_log(reader.root).stage(plan)
     except BaseException:
-        for each in read.values():
-            each.release()
+        release_all(read)
         raise
-    plan, rows = carry_out(reader, plan, read, began=began)
+    plan, rows = carry_out(reader, plan, read, began=began, choice=choice)
     result = CycleResult(
         plan.scan_cycle if plan.entries else None,
         len(plan.entries),
@@ -207,11 +217,10 @@ def look_ahead(
     began_ns = file_system_now_ns(reader.control.folder)
     look = look_at(reader.root, row, began_ns=began_ns, most=1000, on_gap=wish.on_gap)
     read: dict[int, ReadSource] = {}
-    paused: list[Paused] = []
+    paused: Sequence[Paused] = ()
     if look.paused is None and look.units:
-        _read(reader, {row.source_object_id: look}, {row.source_object_id: wish}, read, paused)
-        for each in read.values():
-            each.release()
+        _, paused = _read(reader, {row.source_object_id: look}, {row.source_object_id: wish}, read)
+        release_all(read)
     return replace(look, paused=paused[0]) if paused else look
 
 
@@ -240,26 +249,49 @@ def _idle(
     return CycleResult(has_more=False), moved
 
 
+def _source(look: SourceLook, wanted: Mapping[int, Wanted]) -> SourcePlan:
+    """Return how a source with these new commits is read."""
+    key = wanted.get(look.row.source_object_id, Wanted()).key
+    return SourcePlan(
+        look.row.source_object_id,
+        look.row.source_path,
+        look.row.position,
+        look.through_version_inclusive,
+        key,
+        readings(look, key),
+        look.columns,
+    )
+
+
+def _choice(reader: LogReader, sources: Sequence[SourcePlan]) -> EngineChoice:
+    """Choose where the rows of a cycle are read and made: in process where they are few and all consumers can."""
+    choice = EngineChoice(uses_arrow=True)
+    if not any(source.readings for source in sources):
+        return choice
+    from mergerepl.logreader.read import require_in_process
+
+    try:
+        for consumer in reader.consumers:
+            if not consumer.is_in_process:
+                raise NeedsSparkError(f"{consumer.name} has rows of its own form")
+        require_in_process(reader.root, sources)
+    except NeedsSparkError as error:
+        choice.fall_back(error.table, error)
+        return choice
+    return replace(choice, in_process=True)
+
+
 def _read(
     reader: LogReader,
     looks: Mapping[int, SourceLook],
     wanted: Mapping[int, Wanted],
     read: dict[int, ReadSource],
-    paused: list[Paused],
-) -> list[tuple[SourceLook, SourcePlan]]:
-    """Read each source with changes once. A source that cannot be read, or taken, joins the paused ones."""
-    sources = []
+) -> tuple[list[tuple[SourceLook, SourcePlan]], list[Paused]]:
+    """Read each source with changes once. Returns the sources, and those that cannot be read, or taken."""
+    sources, paused = [], []
     for object_id, look in looks.items():
         wish = wanted.get(object_id, Wanted())
-        source = SourcePlan(
-            object_id,
-            look.row.source_path,
-            look.row.position,
-            look.through_version_inclusive,
-            wish.key,
-            readings(look, wish.key),
-            look.columns,
-        )
+        source = _source(look, wanted)
         try:
             if source.readings:
                 # A cycle without changes loads no Spark.
@@ -279,7 +311,7 @@ def _read(
             paused.append(Paused(object_id, pause.number, pause.reason))
             continue
         sources.append((look, source))
-    return sources
+    return sources, paused
 
 
 @dataclass(frozen=True)

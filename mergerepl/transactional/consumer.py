@@ -65,7 +65,7 @@ def consumer_at(root: Location) -> Commands:
 class Commands:
     """The consumer `transactional`."""
 
-    name, app_id, cycle_column = NAME, APP_ID, "scan_cycle"
+    name, app_id, cycle_column, is_in_process = NAME, APP_ID, "scan_cycle", False
 
     def __init__(self, distributor: DistributionStore) -> None:
         self.distributor = distributor

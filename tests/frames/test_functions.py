@@ -321,6 +321,7 @@ def structures() -> dict[str, Column]:
         "transform nested": F.transform(
             "ai", lambda x: F.transform("as", lambda y: F.struct(x.alias("x"), y.alias("y")))
         ),
+        "sequence": F.sequence(F.lit(2), F.abs(F.size("as"))),
         "filter": F.filter("ai", lambda x: x > 0),
         "exists": F.exists("ai", lambda x: x > 1),
         "forall": F.forall("ai", lambda x: x > -1),
@@ -338,6 +339,9 @@ def texts() -> dict[str, Column]:
         "octet_length b": F.octet_length("b"),
         "hex": F.hex("b"),
         "hex of numbers": F.hex("l"),
+        "unhex": F.unhex(F.hex("b")),
+        "unhex of text": F.unhex("t"),
+        "unhex of odd": F.unhex(F.hex("l")),
         "lpad": F.lpad(F.lower(F.hex("l")), 16, "0"),
         "lpad of text": F.lpad(F.make_valid_utf8("t"), 2, "xy"),
         "timestamp_micros": F.timestamp_micros(F.unix_micros("ts")),
@@ -382,6 +386,7 @@ def aggregates() -> dict[str, Column]:
         "max_by struct": F.max_by("n", F.struct("s", "n")),
         "min_by": F.min_by("t", "n"),
         "max_by null": F.max_by("i", F.when(F.col("n") < 0, F.col("n"))),
+        "collect_list": F.sort_array(F.collect_list("s")),
         "collect_set": F.sort_array(F.collect_set("s")),
         "composed": F.coalesce(F.max("s"), F.lit(0)) + F.lit(1),
         "cast": F.min("day").cast("string"),

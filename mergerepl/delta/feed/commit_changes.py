@@ -4,6 +4,7 @@ Per version and key, the pre-images (update_preimage, delete) are the row before
 update_postimage) the row after it, whatever a writer calls them. So RESTORE and INSERT OVERWRITE show only differing rows.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -11,9 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
+from mergerepl.delta.commit_files import feed_of_files, frame_here
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.feed.net_changes import AFTER, BEFORE, CHANGE_TYPE, COMMIT_VERSION, RowShape, is_before
 from mergerepl.delta.feed.window import Segment
 from mergerepl.delta.reads import feed_as_stored, feed_through_delta
+from mergerepl.delta.table import TableState
 from mergerepl.delta.update_keys import has_key, update_keys
 from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.rows.encodings import encoded
@@ -193,6 +197,23 @@ def _key(row: Column, image: StructType, shape: RowShape) -> Column:
 
 def _hash(digest: Column) -> Column:
     return F.unhex(F.substring(digest, 1, 2 * HASH_BYTES))
+
+
+def feed_here(
+    table: TableState, columns: Sequence[str], versions: Iterable[int], segment: Segment, key: Sequence[str]
+) -> DataFrame:
+    """Return the feed of a segment's versions that count, in process, from the files of their commits.
+
+    `table` is at the last of them. Raises: NeedsSparkError if Arrow does not read the rows as Spark does, or a key is NULL.
+    """
+    found = {version: update_keys(table.path, version, key) for version in segment.by_keys}
+    # A file may be gone since the segment was planned.
+    keys = {version: each for version, each in found.items() if each.doubt is None}
+    by_files = {version: version in segment.by_files or version in found for version in versions}
+    rows = feed_of_files(table, columns, by_files, keys)
+    if any(rows[name].null_count for name in key):
+        raise NeedsSparkError("a key is NULL", table.path)
+    return frame_here(rows, table)
 
 
 def read_segment(spark: SparkSession, table: Location, segment: Segment) -> DataFrame | None:

@@ -14,13 +14,11 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import ROWGUID
-from mergerepl.delta.commit_files import MOST_KEYS_BYTES, feed_of_files, few_rows, frame_here, rows_having
-from mergerepl.delta.engine_choice import NeedsSparkError
-from mergerepl.delta.feed.commit_changes import read_segment
+from mergerepl.delta.commit_files import MOST_KEYS_BYTES, few_rows, frame_here, rows_having
+from mergerepl.delta.feed.commit_changes import feed_here, read_segment
 from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, open_table, read_columns, read_version, transaction_version
-from mergerepl.delta.update_keys import update_keys
 from mergerepl.failpoints import failpoint
 from mergerepl.frames import DataFrame, F, is_in_process
 from mergerepl.merge.apply.side import append_run, next_seq, run_tables
@@ -198,16 +196,8 @@ def reader_here(window: CaptureWindow, known: Known) -> TableReader:
 
     def feed() -> DataFrame:
         (segment,) = window.segments
-        found = {v: update_keys(window.table, v, article.identity) for v in segment.by_keys}
-        # A file may be gone since the segment was planned.
-        keys = {v: each for v, each in found.items() if each.doubt is None}
-        by_files = {
-            c.version: c.version in segment.by_files or c.version in found for c in window.user_commits
-        }
-        rows = feed_of_files(table, article.columns, by_files, keys)
-        if any(rows[name].null_count for name in article.identity):
-            raise NeedsSparkError("a key is NULL", window.table)
-        return frame_here(rows, table)
+        versions = [each.version for each in window.user_commits]
+        return feed_here(table, article.columns, versions, segment, article.identity)
 
     def with_keys(keys: DataFrame, _: KeyBounds) -> DataFrame:
         found = collected(keys)
