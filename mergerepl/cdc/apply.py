@@ -170,7 +170,7 @@ def _begin(stated: TableCapture, ending: Collection[str]) -> Step[CdcTables]:
     def check(database: CdcTables) -> None:
         wanted = checked(database, stated, ending)
         if wanted.key and wanted.is_new:
-            check_key(database.spark, wanted)
+            check_key(lambda: database.spark, wanted)
 
     detail = f"capture {columns} of {stated.table}{key}"
     return Step("capture", stated.instance, detail, partial(enable, stated=stated), check)

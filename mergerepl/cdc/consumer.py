@@ -218,13 +218,12 @@ class Capture:
 
     # -- after the decision --------------------------------------------------------------------------------------------
 
-    def write(self, cycle: Cycle) -> int:
+    def write(self, cycle: Cycle) -> None:
         """Make the change tables of instances that begin, bring changed columns over, append the rows."""
         steps = cycle.plan.steps.get(NAME) or {}
         if "begin" in steps:
             self._begin(cycle.plan, steps["begin"])
         self._end_paused(cycle.plan)
-        rows = 0
         for instance in self.database.instances():
             step = steps.get("instances", {}).get(str(instance.object_id))
             source = next((s for s in cycle.plan.sources if s.object_id == instance.source_object_id), None)
@@ -234,9 +233,8 @@ class Capture:
             with pausing(source):
                 self._change_columns(cycle, instance, columns)
                 if source.readings:
-                    rows += self._append(cycle, instance, columns, step["shapes"])
+                    self._append(cycle, instance, columns, step["shapes"])
             failpoint("cdc.after_change_table")
-        return rows
 
     def _append(
         self,
@@ -244,10 +242,10 @@ class Capture:
         instance: ChangeTable,
         columns: Sequence[CapturedColumn],
         shapes: Sequence[Sequence[str | None]],
-    ) -> int:
+    ) -> None:
         table = self.database.change_table(instance)
         if cycle.is_written(table, APP_ID):
-            return 0
+            return
         lsns = cycle.plan.lsns_of(instance.source_object_id)
         places = cycle.plan.places_of(instance.source_object_id)
         frames = []
@@ -256,7 +254,7 @@ class Capture:
             read = self._by_own_key(cycle, instance, read, {name: now for name, now, _ in captured})
             of_reading = {version: lsns[version] for version in read.reading.versions}
             frames.append(change_rows(cycle.spark(), read, of_reading, captured, places))
-        return cycle.append(frames, table, cycle.transaction(APP_ID, "capture"))
+        cycle.append(frames, table, cycle.transaction(APP_ID, "capture"))
 
     def _by_own_key(
         self, cycle: Cycle, instance: ChangeTable, read: ReadRows, names: Mapping[str, str | None]

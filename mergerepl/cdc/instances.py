@@ -69,7 +69,7 @@ def enable(
         state = tidied(reader, found) if found.is_enabled else _state_of_others(found, reader)
         wanted = checked(found, stated)
         if wanted.is_new and wanted.key:
-            check_key(reader.spark(), wanted)
+            check_key(reader.spark, wanted)
         if state is None or not found.is_enabled:
             enable_root(found, reader, retention)
             state = checked_state(reader)

@@ -1,7 +1,7 @@
 """The arguments of `Database.enable`, checked against the table and the existing instances (cdc.md 1 and 2)."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -11,8 +11,8 @@ from mergerepl.cdc.change_rows import MAX_COLUMNS
 from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError
 from mergerepl.cdc.tables import NAME, CdcTables
 from mergerepl.delta.contract.problems import Code, TableContract
-from mergerepl.delta.contract.rules import NULL, bad_keys
-from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
+from mergerepl.delta.contract.rules import NULL, bad_keys_of
+from mergerepl.delta.tables import TableState, is_delta_table, open_table
 from mergerepl.logreader.log_reader import LogReader, key_of
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.folders import TableCapture
@@ -169,10 +169,9 @@ def _check_columns(path: str, columns: Sequence[str], key: Sequence[str]) -> Non
         )
 
 
-def check_key(spark: SparkSession, wanted: NewInstance) -> None:
+def check_key(spark_of: Callable[[], SparkSession], wanted: NewInstance) -> None:
     """Check that the key has neither NULLs nor duplicates. Raises: CdcError 22838."""
-    rows = read_columns(spark, wanted.state.path, wanted.state.version, wanted.key)
-    found = bad_keys(rows, wanted.key, most=_NAMED_KEYS)
+    found = bad_keys_of(spark_of, wanted.state, wanted.key, most=_NAMED_KEYS)
     if found:
         has_nulls = any(each.reason == NULL for each in found)
         why = "rows have a key that is NULL" if has_nulls else "rows share a key"

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -71,11 +71,15 @@ class ReadRows:
 
 @dataclass(frozen=True)
 class Cycle:
-    """A plan that is carried out. `changes` returns the readings of a source, in the order of its versions."""
+    """A plan that is carried out. `changes` returns the readings of a source, in the order of its versions.
+
+    `written` are the numbers of rows of each append.
+    """
 
     plan: Plan
     spark: Callable[[], SparkSession]
     changes: Callable[[int], Sequence[ReadRows]]
+    written: list[int] = field(default_factory=list)
 
     def transaction(self, app_id: str, step: str) -> Transaction:
         """Return the Delta transaction of a consumer's write in this cycle."""
@@ -86,12 +90,12 @@ class Cycle:
         """True if a table has its rows of this cycle."""
         return transaction_version(table, app_id) >= self.plan.scan_cycle
 
-    def append(self, frames: Sequence[DataFrame], table: Location, transaction: Transaction) -> int:
-        """Append rows to a table, in one commit if there are any. Returns their number."""
+    def append(self, frames: Sequence[DataFrame], table: Location, transaction: Transaction) -> None:
+        """Append rows to a table, in one commit if there are any."""
         from mergerepl.delta import appended
 
         rows = reduce(lambda one, other: one.unionByName(other), frames)
-        return appended.append(rows, table, transaction, even_if_empty=False) or 0
+        self.written.append(appended.append(rows, table, transaction, even_if_empty=False) or 0)
 
 
 class PauseSource(Exception):
@@ -169,8 +173,8 @@ class Consumer(Protocol):
     def decide(self, plan: Plan) -> Any:
         """Return its steps other than rows, as JSON, or None."""
 
-    def write(self, cycle: Cycle) -> int:
-        """Write the rows of a cycle, each table once. Returns their number.
+    def write(self, cycle: Cycle) -> None:
+        """Write the rows of a cycle, each table once.
 
         Raises: PauseSource with its `object_id` for a source whose rows can never be written (`pausing`).
         """

@@ -313,21 +313,21 @@ def release_all(read: dict[int, ReadSource]) -> None:
 def _written(reader: LogReader, plan: Plan, read: dict[int, ReadSource], choice: EngineChoice) -> int:
     cycle = Cycle(plan, reader.spark, _changes(reader, plan, read))
     served = [consumer for consumer in reader.consumers if consumer.name in plan.serve]
-    rows = 0
     try:
         with choice.rules():
             for consumer in served:
-                rows += consumer.write(cycle)
+                consumer.write(cycle)
     except NeedsSparkError as error:
         # What is written has the cycle's transactions; Spark writes the rest.
         choice.fall_back(error.table, error)
         release_all(read)
-        rows += sum(consumer.write(cycle) for consumer in served)
+        for consumer in served:
+            consumer.write(cycle)
     failpoint("logreader.before_gates")
     for consumer in served:
         consumer.show(cycle)
         failpoint("logreader.after_gate")
-    return rows
+    return sum(cycle.written)
 
 
 def _changes(

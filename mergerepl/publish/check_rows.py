@@ -5,17 +5,15 @@ The files must lie in the table's folder, and a copy must compute the same gener
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.commit_files import few_rows, frame_here
-from mergerepl.delta.contract.rules import NO_GUID, NULL, SHARED, bad_keys, copy_rules
-from mergerepl.delta.tables import TableState, foreign_file, read_columns, read_version
+from mergerepl.delta.contract.rules import NO_GUID, NULL, SHARED, bad_keys, bad_keys_of, copy_rules
+from mergerepl.delta.tables import TableState, foreign_file, read_version
 from mergerepl.errors import PublicationError
-from mergerepl.frames import NeedsSparkError, in_process
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields, refusal
 from mergerepl.publish.snapshot import is_computable
@@ -53,20 +51,14 @@ def check_rows(spark_of: Callable[[], SparkSession], article: Article, table: Ta
     generated = {
         name: expression for name, expression in table.generated_columns.items() if name in published
     }
-    check = partial(bad_keys, key=article.identity, most=MOST_NAMED + 1, is_guid=bool(article.rowguid))
+    most, is_guid = MOST_NAMED + 1, bool(article.rowguid)
     if generated:
         rows = read_version(spark_of(), table.path, table.version)
         differs = reduce(or_, differs_from_expression(generated).values(), F.lit(False))
-        found = check(rows, also={_DIFFERS: F.bool_or(differs)})
+        also = {_DIFFERS: F.bool_or(differs)}
+        found = bad_keys(rows, article.identity, most=most, is_guid=is_guid, also=also)
     else:
-        try:
-            keys = few_rows(table, article.identity)
-        except NeedsSparkError as error:
-            logger.info("Spark checks the keys of '%s': %s", table.path, error)
-            found = check(read_columns(spark_of(), table.path, table.version, article.identity))
-        else:
-            with in_process():
-                found = check(frame_here(keys, table))
+        found = bad_keys_of(spark_of, table, article.identity, most=most, is_guid=is_guid)
     bad = [each for each in found if each.reason != _DIFFERS]
     if found and not bad:
         check_generated(rows, generated, article=article.name, table=table.path)

@@ -147,19 +147,17 @@ class Commands:
 
     # -- after the decision --------------------------------------------------------------------------------------------
 
-    def write(self, cycle: Cycle) -> int:
+    def write(self, cycle: Cycle) -> None:
         """State the shapes of articles that begin or changed, make their tables, append the commands."""
         steps = cycle.plan.steps.get(NAME) or {}
         new = [article_of(each) for each in (*steps.get("begin", ()), *steps.get("shapes", ()))]
         if new:
             self._state(new)
-        written = 0
         for source in cycle.plan.sources:
             for article in self._of_source(source.object_id):
                 with pausing(source):
-                    written += self._append(cycle, source, article, steps.get("readings", {}))
+                    self._append(cycle, source, article, steps.get("readings", {}))
                 failpoint("transactional.after_commands")
-        return written
 
     def _state(self, new: Sequence[Shape]) -> None:
         known = {(row.article_id, row.schema_version) for row in self.distributor.shapes()}
@@ -175,7 +173,7 @@ class Commands:
 
     def _append(
         self, cycle: Cycle, source: SourcePlan, article: Shape, readings: Mapping[str, Sequence[int]]
-    ) -> int:
+    ) -> None:
         from mergerepl.transactional.commands import commands_of
 
         lsns = cycle.plan.lsns_of(source.object_id)
@@ -202,10 +200,8 @@ class Commands:
                     made = commands_of(cycle.spark(), read, of_reading, shapes[version], updates)
                     frames.setdefault(version, []).append(made)
         transaction = cycle.transaction(APP_ID, "commands")
-        return sum(
-            cycle.append(made, self.distributor.commands_table(shapes[version]), transaction)
-            for version, made in frames.items()
-        )
+        for version, parts in frames.items():
+            cycle.append(parts, self.distributor.commands_table(shapes[version]), transaction)
 
     def show(self, cycle: Cycle) -> None:
         """Append the gate: all transactions of the cycle in one commit; a dummy entry if no agent needs any of them."""

@@ -292,7 +292,7 @@ def _check_keys(new: Sequence[CheckedArticle], run: ApplyRun) -> None:
         for each in new:
             refuse_other_key(state, run.reader.consumers, each.stated.table, each.stated.key)
     for each in new:
-        check_key(run.reader.spark(), each)
+        check_key(run.reader.spark, each)
 
 
 def _check_rows(stated: Subscription, articles: Sequence[CheckedArticle], run: ApplyRun) -> None:

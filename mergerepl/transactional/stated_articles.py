@@ -1,13 +1,13 @@
 """The articles that a file states, checked against their tables at the publisher and at subscribers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.contract.problems import Code, TableContract
-from mergerepl.delta.contract.rules import bad_keys
-from mergerepl.delta.tables import TableState, head_version, is_delta_table, open_table, read_columns
+from mergerepl.delta.contract.rules import bad_keys_of
+from mergerepl.delta.tables import TableState, head_version, is_delta_table, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.filters.chosen_rows import static_clause
 from mergerepl.filters.clause import ClauseError, text
@@ -245,14 +245,13 @@ def _clause(stated: Article, types: dict[str, str]) -> str | None:
         raise _unfit(stated, f"its filter {error}", "Correct `filter`.") from error
 
 
-def check_key(spark: SparkSession, wanted: CheckedArticle) -> None:
+def check_key(spark_of: Callable[[], SparkSession], wanted: CheckedArticle) -> None:
     """Check that the key has neither NULLs nor duplicates.
 
     Raises: TransactionalError 14088.
     """
-    key = wanted.stated.key
-    rows = read_columns(spark, wanted.state.path, head_version(wanted.state.path), list(key))
-    found = bad_keys(rows, key, most=_NAMED_KEYS)
+    key, path = wanted.stated.key, wanted.state.path
+    found = bad_keys_of(spark_of, open_table(path, head_version(path)), key, most=_NAMED_KEYS)
     if found:
         shown = "; ".join(", ".join(each.values) for each in found)
         why = f"rows of '{wanted.state.path}' share ({', '.join(key)}) or have NULL there: {shown}"

@@ -1,15 +1,23 @@
 """One database from `cdc enable` to change rows: by the command line, over commits of Spark and of deltalake."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from mergerepl import cdc
+from mergerepl.cdc import consumer
+from mergerepl.cdc.change_rows import change_rows
 from mergerepl.cdc.tables import tables_at
 from mergerepl.cli.main import main
-from tests.cdc.databases import add, changes, delete, entries, merge, new_table, rows_seen, update
+from mergerepl.delta.engine_choice import NeedsSparkError
+from mergerepl.frames import is_in_process
+from tests.cdc.databases import add, changes, delete, enabled, entries, merge, new_table, rows_seen, update
 
 pytestmark = pytest.mark.spark
 
@@ -59,3 +67,37 @@ def test_from_enable_to_change_rows(spark: SparkSession, replica_dir: Path) -> N
     kinds = [entry.kind for entry in entries(database)]
     assert kinds == ["begin", *["transaction"] * 6]
     assert run("capture", "-f", root)["captured"][0]["changes"] == 0
+
+
+def test_few_changes_are_captured_without_java(replica_dir: Path) -> None:
+    database = enabled(replica_dir, {"orders": {1: ("a", 1), 2: ("b", 2)}})
+    update(replica_dir / "orders", "id = 2", qty="20")
+    script = (
+        "import sys\nfrom mergerepl import cdc\n"
+        f"assert cdc.Database({str(replica_dir)!r}).capture().rows == 2\n"
+        "assert sys.modules['pyspark'].SparkContext._gateway is None\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert changes(database, "dbo_orders") == [(0, 3, "04", 2, "b", 2), (0, 4, "04", 2, "b", 20)]
+
+
+def test_rows_that_this_process_cannot_make_are_made_by_spark(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("orders", "stock")
+    database = enabled(replica_dir, {name: {1: ("a", 1)} for name in names})
+    for name in names:
+        update(replica_dir / name, "id = 1", qty="20")
+    engines = []
+
+    def made(*args: Any) -> Any:
+        engines.append(is_in_process())
+        if engines == [True, True]:
+            raise NeedsSparkError("a value that only Spark has")
+        return change_rows(*args)
+
+    monkeypatch.setattr(consumer, "change_rows", made)
+    assert cdc.Database(replica_dir).capture().rows == 4
+    assert engines == [True, True, False]
+    for name in names:
+        assert changes(database, f"dbo_{name}") == [(0, 3, "04", 1, "a", 1), (0, 4, "04", 1, "a", 20)]

@@ -4,20 +4,27 @@ All rules map a name to a condition that is never NULL, on columns by their own 
 some of them when they write.
 """
 
+import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 from typing import NamedTuple
 
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from mergerepl.delta.commit_files import few_rows, frame_here
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
+from mergerepl.delta.reads import read_columns
 from mergerepl.delta.table import TableState
-from mergerepl.frames import Column, DataFrame, F
+from mergerepl.frames import Column, DataFrame, F, in_process
 from mergerepl.rows.images import with_readable
 from mergerepl.rows.nested import holds_inside
 from mergerepl.rows.sql import quote
+
+log = logging.getLogger(__name__)
 
 _NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_NAME = 255
@@ -165,6 +172,25 @@ class BadKey(NamedTuple):
 
     reason: str
     values: tuple[str, ...]
+
+
+def bad_keys_of(
+    spark_of: Callable[[], SparkSession],
+    table: TableState,
+    key: Sequence[str],
+    *,
+    most: int,
+    is_guid: bool = False,
+) -> list[BadKey]:
+    """Return up to `most` keys that fail to identify one row of a table: in process if it is small, else on Spark."""
+    try:
+        keys = few_rows(table, key)
+    except NeedsSparkError as error:
+        log.info("Spark checks the keys of '%s': %s", table.path, error)
+        rows = read_columns(spark_of(), table.path, table.version, list(key))
+        return bad_keys(rows, key, most=most, is_guid=is_guid)
+    with in_process():
+        return bad_keys(frame_here(keys, table), key, most=most, is_guid=is_guid)
 
 
 def bad_keys(
