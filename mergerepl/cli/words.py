@@ -52,8 +52,8 @@ COMMANDS: Final[dict[str, str]] = {
     "tracking status": "status",
     "tracking transactions": "history",
     "tracking upgrade": "status",
-    "tracking key": "in Python: ChangeTracking(PATH).pack_key(TABLE, VALUES), or .unpack_key(TABLE, KEY)",
-    "tracking sql": "in Python: ChangeTracking.sql(TABLE)",
+    "tracking key": f"{IN_PYTHON}ChangeTracking(PATH).pack_key(TABLE, VALUES), or .unpack_key(TABLE, KEY)",
+    "tracking sql": f"{IN_PYTHON}ChangeTracking.sql(TABLE)",
 }
 """A command that is gone -> the words after `mergerepl` that do its work, or the call in Python."""
 

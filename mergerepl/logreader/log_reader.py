@@ -282,11 +282,20 @@ def carry_out(
     Returns: The plan without the sources that had to leave it, and the number of written rows.
     """
     began = began or datetime.now(UTC)
+    written: list[int] = []
     try:
         while True:
+            cycle = Cycle(plan, reader.spark, _changes(reader, plan, read), written)
             try:
-                rows = _written(reader, plan, read, choice)
+                _write(reader, cycle, choice)
                 break
+            except NeedsSparkError as error:
+                if not choice.in_process:
+                    raise
+                # What is written has the cycle's transactions; Spark writes the rest.
+                choice.fall_back(error.table, error)
+                choice = ON_SPARK
+                release_all(read)
             except PauseSource as pause:
                 if pause.object_id is None:
                     raise
@@ -300,8 +309,8 @@ def carry_out(
     redo_log(reader.root).finish()
     failpoint("logreader.after_plan_removed")
     if plan.entries or plan.paused:
-        _note_session(reader, plan, rows, began)
-    return plan, rows
+        _note_session(reader, plan, sum(written), began)
+    return plan, sum(written)
 
 
 def release_all(read: dict[int, ReadSource]) -> None:
@@ -310,24 +319,15 @@ def release_all(read: dict[int, ReadSource]) -> None:
         read.popitem()[1].release()
 
 
-def _written(reader: LogReader, plan: Plan, read: dict[int, ReadSource], choice: EngineChoice) -> int:
-    cycle = Cycle(plan, reader.spark, _changes(reader, plan, read))
-    served = [consumer for consumer in reader.consumers if consumer.name in plan.serve]
-    try:
-        with choice.rules():
-            for consumer in served:
-                consumer.write(cycle)
-    except NeedsSparkError as error:
-        # What is written has the cycle's transactions; Spark writes the rest.
-        choice.fall_back(error.table, error)
-        release_all(read)
+def _write(reader: LogReader, cycle: Cycle, choice: EngineChoice) -> None:
+    served = [consumer for consumer in reader.consumers if consumer.name in cycle.plan.serve]
+    with choice.rules():
         for consumer in served:
             consumer.write(cycle)
     failpoint("logreader.before_gates")
     for consumer in served:
         consumer.show(cycle)
         failpoint("logreader.after_gate")
-    return sum(cycle.written)
 
 
 def _changes(

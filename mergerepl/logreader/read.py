@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,7 +68,7 @@ class ReadSource:
             release(frame)
 
 
-def require_in_process(root: Location, sources: Sequence[SourcePlan]) -> None:
+def require_in_process(root: Location, sources: Iterable[SourcePlan]) -> None:
     """Check that this process may read the changes of some sources as Spark does.
 
     Raises: NeedsSparkError.
@@ -78,7 +78,7 @@ def require_in_process(root: Location, sources: Sequence[SourcePlan]) -> None:
         path = root / source.path
         if source.columns:
             raise NeedsSparkError("its columns changed", path)
-        if not source.key:
+        if source.readings and not source.key:
             # Its rows are told apart by a hash of Spark's texts.
             raise NeedsSparkError("it has no key", path)
         for reading in source.readings:

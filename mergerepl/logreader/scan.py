@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -138,16 +138,17 @@ def _cycle(reader: LogReader, maxtrans: int) -> tuple[CycleResult, LogState]:
     if not chosen and not paused:
         return _idle(reader, state, noted, looks, began_ns)
     read: dict[int, ReadSource] = {}
-    choice = _choice(reader, [_source(look, wanted) for look in looks.values()])
+    stated = {object_id: _source(look, wanted) for object_id, look in looks.items()}
+    choice = _choice(reader, stated.values())
     try:
         try:
             with choice.rules():
-                sources, stopped = _read(reader, looks, wanted, read)
+                sources, stopped = _read(reader, looks, wanted, stated, read)
         except NeedsSparkError as error:
             choice.fall_back(error.table, error)
             choice = replace(choice, in_process=False)
             release_all(read)
-            sources, stopped = _read(reader, looks, wanted, read)
+            sources, stopped = _read(reader, looks, wanted, stated, read)
         paused += stopped
         plan = cycle_plan(reader, noted, sources, paused, began_ns, units)
         redo_log(reader.root).stage(plan)
@@ -219,7 +220,9 @@ def look_ahead(
     read: dict[int, ReadSource] = {}
     paused: Sequence[Paused] = ()
     if look.paused is None and look.units:
-        _, paused = _read(reader, {row.source_object_id: look}, {row.source_object_id: wish}, read)
+        number = row.source_object_id
+        wishes = {number: wish}
+        _, paused = _read(reader, {number: look}, wishes, {number: _source(look, wishes)}, read)
         release_all(read)
     return replace(look, paused=paused[0]) if paused else look
 
@@ -263,7 +266,7 @@ def _source(look: SourceLook, wanted: Mapping[int, Wanted]) -> SourcePlan:
     )
 
 
-def _choice(reader: LogReader, sources: Sequence[SourcePlan]) -> EngineChoice:
+def _choice(reader: LogReader, sources: Collection[SourcePlan]) -> EngineChoice:
     """Choose where the rows of a cycle are read and made: in process where they are few and all consumers can."""
     choice = EngineChoice(uses_arrow=True)
     if not any(source.readings for source in sources):
@@ -285,13 +288,14 @@ def _read(
     reader: LogReader,
     looks: Mapping[int, SourceLook],
     wanted: Mapping[int, Wanted],
+    stated: Mapping[int, SourcePlan],
     read: dict[int, ReadSource],
 ) -> tuple[list[tuple[SourceLook, SourcePlan]], list[Paused]]:
     """Read each source with changes once. Returns the sources, and those that cannot be read, or taken."""
     sources, paused = [], []
     for object_id, look in looks.items():
         wish = wanted.get(object_id, Wanted())
-        source = _source(look, wanted)
+        source = stated[object_id]
         try:
             if source.readings:
                 # A cycle without changes loads no Spark.

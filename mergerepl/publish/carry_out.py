@@ -54,7 +54,6 @@ from mergerepl.publish.system_tables import (
 from mergerepl.replica.ended import end_article, is_staged
 from mergerepl.replica.named_tables import Name
 from mergerepl.replica.replica import Replica
-from mergerepl.spark.metastore import register
 from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
@@ -234,7 +233,7 @@ def record(replicas: Sequence[Location], run: ApplyRun) -> None:
 
 def register_name(name: Name, run: ApplyRun) -> None:
     """Give a subscriber's table its name in the catalog of the caller's session."""
-    register(run.spark, name.schema, name.article, name.place)
+    run.spark.sql(name.statement)
 
 
 def partition(values: Values, run: ApplyRun) -> None:

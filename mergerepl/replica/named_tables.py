@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.replica.replica import Replica
 from mergerepl.roots import resolved
+from mergerepl.rows.sql import literal
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class Name:
     def text(self) -> str:
         """The name with its schema."""
         return f"{self.schema}.{self.article}"
+
+    @property
+    def statement(self) -> str:
+        """The statement that makes it an alias of the table's place."""
+        return f"CREATE TABLE {self.text} USING delta LOCATION {literal(self.place.spark_uri)}"
 
 
 def stated_names(definition: str | None) -> list[Name]:
@@ -63,7 +69,7 @@ def missing_names(spark: SparkSession, names: Sequence[Name]) -> list[Name]:
     Raises: ConfigurationError, PublicationError: A name leads elsewhere, a place has two names, or the publisher's has
     none.
     """
-    from mergerepl.spark.metastore import statement, tables_of
+    from mergerepl.spark.metastore import tables_of
 
     lacking = []
     for schema in dict.fromkeys(each.schema for each in names):
@@ -105,7 +111,7 @@ def missing_names(spark: SparkSession, names: Sequence[Name]) -> list[Name]:
             if own is None and name.is_publishers:
                 raise PublicationError(
                     f"Article '{name.article}': the catalog has no table '{name.text}'. Nothing was changed. Run "
-                    f"`{statement(schema, name.article, name.place)}`; or leave `catalog` out of the file and run "
+                    f"`{name.statement}`; or leave `catalog` out of the file and run "
                     "`mergerepl apply`.",
                     article=name.article,
                     table=str(name.place),

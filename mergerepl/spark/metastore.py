@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl import roots
 from mergerepl.errors import ConfigurationError, EngineError
-from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,13 +80,3 @@ def place_of(uri: str) -> str:
         return roots.parse(uri, may_be_stored=True)
     except ConfigurationError:
         return uri
-
-
-def statement(schema: str, name: str, place: Location) -> str:
-    """Return the statement that makes a name an alias of a table's place."""
-    return f"CREATE TABLE {schema}.{name} USING delta LOCATION '{place.spark_uri}'"
-
-
-def register(spark: SparkSession, schema: str, name: str, place: Location) -> None:
-    """Make a name an alias of a table's place."""
-    spark.sql(statement(schema, name, place))

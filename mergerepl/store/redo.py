@@ -273,7 +273,8 @@ class NamedRedoLog(RedoLog[P]):
         register = self._register()
         for each in files_in(self._object("").parent):
             fence = each.name.partition("-")[0]
-            if each != self._object(str(register.state.scan)) and int(fence) < register.fence:
+            is_earlier = fence.isdecimal() and int(fence) < register.fence
+            if is_earlier and each != self._object(str(register.state.scan)):
                 storage(each).delete(each)
 
     def _object(self, name: str) -> Location:

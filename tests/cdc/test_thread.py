@@ -16,6 +16,7 @@ from mergerepl.cdc.change_rows import change_rows
 from mergerepl.cdc.tables import tables_at
 from mergerepl.cli.main import main
 from mergerepl.delta.engine_choice import NeedsSparkError
+from mergerepl.errors import StoreError
 from mergerepl.frames import is_in_process
 from tests.cdc.databases import add, changes, delete, enabled, entries, merge, new_table, rows_seen, update
 
@@ -69,8 +70,11 @@ def test_from_enable_to_change_rows(spark: SparkSession, replica_dir: Path) -> N
     assert run("capture", "-f", root)["captured"][0]["changes"] == 0
 
 
-def test_few_changes_are_captured_without_java(replica_dir: Path) -> None:
+def test_few_changes_are_captured_without_java_also_beside_an_unchanged_table_without_a_key(
+    replica_dir: Path,
+) -> None:
     database = enabled(replica_dir, {"orders": {1: ("a", 1), 2: ("b", 2)}})
+    enabled(replica_dir, {"log": {1: ("a", 1)}}, index=None)
     update(replica_dir / "orders", "id = 2", qty="20")
     script = (
         "import sys\nfrom mergerepl import cdc\n"
@@ -81,10 +85,10 @@ def test_few_changes_are_captured_without_java(replica_dir: Path) -> None:
     assert changes(database, "dbo_orders") == [(0, 3, "04", 2, "b", 2), (0, 4, "04", 2, "b", 20)]
 
 
-def test_rows_that_this_process_cannot_make_are_made_by_spark(
+def test_rows_that_this_process_cannot_make_are_made_by_spark_also_after_a_table_pauses(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("orders", "stock")
+    names = ("orders", "stock", "late")
     database = enabled(replica_dir, {name: {1: ("a", 1)} for name in names})
     for name in names:
         update(replica_dir / name, "id = 1", qty="20")
@@ -94,10 +98,13 @@ def test_rows_that_this_process_cannot_make_are_made_by_spark(
         engines.append(is_in_process())
         if engines == [True, True]:
             raise NeedsSparkError("a value that only Spark has")
+        if engines == [True, True, False]:
+            raise StoreError("It was edited.")
         return change_rows(*args)
 
     monkeypatch.setattr(consumer, "change_rows", made)
-    assert cdc.Database(replica_dir).capture().rows == 4
-    assert engines == [True, True, False]
-    for name in names:
+    done = cdc.Database(replica_dir).capture()
+    assert (done.rows, [*done.paused]) == (4, ["stock"])
+    assert engines == [True, True, False, False]
+    for name in ("orders", "late"):
         assert changes(database, f"dbo_{name}") == [(0, 3, "04", 1, "a", 1), (0, 4, "04", 1, "a", 20)]

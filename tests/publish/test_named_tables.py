@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import Project
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError, PublicationError
+from mergerepl.rows.sql import literal
 from mergerepl.spark.callers import GIVEN
 from mergerepl.spark.metastore import callers_catalog
 
@@ -25,7 +26,7 @@ class Lake:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
         self.hq, self.north = (f"{name}_{uuid.uuid4().hex[:8]}" for name in ("hq", "north"))
-        self.sql(f"CREATE SCHEMA {self.hq} LOCATION '{folder}/hq'")
+        self.sql(f"CREATE SCHEMA {self.hq} LOCATION {literal(f'{folder}/hq')}")
         self.sql(f"CREATE SCHEMA {self.north}")
         write_deltalake(folder / "hq" / "orders", ROWS)
         (folder / "mergerepl.yml").write_text(
@@ -39,7 +40,7 @@ class Lake:
             self.spark.sql(each)
 
     def name(self, schema: str, name: str = "orders", folder: str = "hq/orders") -> str:
-        return f"CREATE TABLE {schema}.{name} USING delta LOCATION '{self.folder}/{folder}'"
+        return f"CREATE TABLE {schema}.{name} USING delta LOCATION {literal(f'{self.folder}/{folder}')}"
 
     def project(self, *, with_catalog: bool = True) -> Project:
         return Project.load(self.folder / "mergerepl.yml", spark=self.spark if with_catalog else None)
@@ -53,7 +54,9 @@ class Lake:
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
-    made = Lake(spark, tmp_path)
+    # A quote is part of a place's name.
+    (folder := tmp_path / "jo's").mkdir()
+    made = Lake(spark, folder)
     yield made
     made.sql(*(f"DROP SCHEMA {each} CASCADE" for each in (made.hq, made.north)))
 

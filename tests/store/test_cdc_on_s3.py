@@ -17,7 +17,7 @@ from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import state_of
-from mergerepl.store.storage import storage
+from mergerepl.store.storage import files_in, storage
 from tests.store.proxy import LOST, Fault, Proxy, Request
 
 REFUSED = Fault(answer=403)
@@ -105,6 +105,36 @@ class Captured:
 def captured(bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Captured:
     monkeypatch.setenv("MERGEREPL_LEASE_S", "0.3")
     return Captured(Location.of(f"s3://{bucket}/hq"), proxy).enable()
+
+
+def test_few_changes_in_a_bucket_are_captured_without_java_and_cleanup_leaves_what_is_no_earlier_plan(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**_: object) -> None:
+        raise AssertionError("Spark was asked for")
+
+    monkeypatch.setattr("mergerepl.spark.session.session", refused)
+    root = Location.of(f"s3://{bucket}/hq")
+    options = storage_options(root)
+    table, feed = str(root / "orders"), {"delta.enableChangeDataFeed": "true"}
+    rows = pa.table({"id": pa.array([0, 1], pa.int64()), "note": ["a", "b"]})
+    write_deltalake(table, rows, configuration=feed, storage_options=options)
+    database = cdc.Database(str(root))
+    database.enable("orders", key=["id"])
+    DeltaTable(table, storage_options=options).update(updates={"note": "'c'"}, predicate="id = 1")
+    assert database.capture().rows == 2
+    stored = DeltaTable(str(root.join("_cdc", "dbo_orders_2_CT")), storage_options=options)
+    found = stored.to_pyarrow_table().sort_by("__$operation")
+    assert found.select(["__$operation", "id", "note"]).to_pylist() == [
+        {"__$operation": 3, "id": 1, "note": "b"},
+        {"__$operation": 4, "id": 1, "note": "c"},
+    ]
+
+    plans = root.join("_logreader", "plans")
+    for name in ("0-earlier.json", "999999-later.json", "notes.txt"):
+        storage(plans).put(plans / name, b"{}")
+    database.cleanup()
+    assert [each.name for each in files_in(plans)] == ["999999-later.json", "notes.txt"]
 
 
 @pytest.mark.parametrize("drawn", [1, pytest.param(DRAWN, marks=pytest.mark.slow)])

@@ -153,11 +153,8 @@ def _bound(
     others = [row for row in relations(rows) if (row.is_live if is_publisher else not row.is_ended)]
     known = own_row(rows).known
     acknowledged = min((row.sentgen for row in others), default=replica.info().last_generation)
-    last, before, history = (
-        0,
-        now - age,
-        replica.genhistory(from_generation_exclusive=_cleaned(replica, publication)),
-    )
+    history = replica.genhistory(from_generation_exclusive=_cleaned(replica, publication))
+    last, before = 0, now - age
     for row in _in_the_past([row for row in history if row.pubid == publication.pubid], now):
         if row.generation > acknowledged or not _may_go(row, known, before):
             break
