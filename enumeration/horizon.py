@@ -8,6 +8,8 @@ were made) and `known` (so do all replicas) in its row about itself. Rules: docs
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.errors import SubscriptionExpiredError, reinit_advice
@@ -17,6 +19,11 @@ from mergerepl.systables.replinfo import ReplicaInfo
 
 Rows = Collection[SubscriptionRow]
 """A replica's rows of one publication."""
+
+Staged = Mapping[str, Horizon]
+"""Subid -> what the staged reinitialisation of an expired subscription leaves."""
+
+NOTHING_STAGED: Final[Staged] = MappingProxyType({})
 
 
 def clock_of(info: ReplicaInfo, rows: Iterable[SubscriptionRow]) -> int:
@@ -34,19 +41,24 @@ def row_about(rows: Rows, subid: str) -> SubscriptionRow:
     return next(row for row in rows if row.subid == subid)
 
 
-def publishers_horizon(rows: Rows, clock: int) -> tuple[int, int]:
-    """Return what is settled at a publisher, and known to all replicas. Neither ever decreases."""
-    own, live = own_row(rows), [row for row in relations(rows) if row.is_live]
+def publishers_horizon(rows: Rows, clock: int, staged: Staged = NOTHING_STAGED) -> tuple[int, int]:
+    """Return what is settled at a publisher, and known to all replicas. Neither ever decreases.
+
+    An expired subscription whose reinitialisation is staged counts as that will leave it.
+    """
+    own, others = own_row(rows), [row for row in relations(rows) if row.is_active]
+    live: list[SubscriptionRow | Horizon] = [row for row in others if row.is_live]
+    live += [staged[row.subid] for row in others if not row.is_live and row.subid in staged]
     settled = max(own.settled, min([clock, *(row.through for row in live)]))
     return settled, max(own.known, min([settled, *(row.knows for row in live)]))
 
 
 def with_publishers_horizon(
-    rows: Iterable[SubscriptionRow], info: ReplicaInfo, pubid: str
+    rows: Iterable[SubscriptionRow], info: ReplicaInfo, pubid: str, staged: Staged = NOTHING_STAGED
 ) -> list[SubscriptionRow]:
     """Return a publisher's rows, of any publications, with what is settled and known in one of them."""
     rows = list(rows)
-    found = publishers_horizon([row for row in rows if row.pubid == pubid], clock_of(info, rows))
+    found = publishers_horizon([row for row in rows if row.pubid == pubid], clock_of(info, rows), staged)
     settled, known = found
     return [replace(row, settled=settled, known=known) if _is_about(row, pubid) else row for row in rows]
 
@@ -78,7 +90,14 @@ def horizon(
 
 
 def with_horizon(
-    rows: Rows, *, subid: str, side: str, to: Horizon, info: ReplicaInfo, is_anew: bool = False
+    rows: Rows,
+    *,
+    subid: str,
+    side: str,
+    to: Horizon,
+    info: ReplicaInfo,
+    is_anew: bool = False,
+    staged: Staged = NOTHING_STAGED,
 ) -> list[SubscriptionRow]:
     """Return one side's rows, of any publications, as a session leaves them; `info` is the replica's.
 
@@ -97,7 +116,7 @@ def with_horizon(
         return row
 
     after = [moved(row) for row in rows]
-    return with_publishers_horizon(after, info, pubid) if side == PUBLISHER else after
+    return with_publishers_horizon(after, info, pubid, staged) if side == PUBLISHER else after
 
 
 def _forgotten(row: SubscriptionRow, subid: str, pubid: str, side: str) -> SubscriptionRow:

@@ -48,6 +48,7 @@ from mergerepl.publish.system_tables import (
     initialise_mark,
 )
 from mergerepl.replica.application_ids import RUN_APP_ID, copy_app_id
+from mergerepl.replica.expiry import staged_again
 from mergerepl.replica.fence import fence_new_table
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import update_subscription
@@ -265,11 +266,14 @@ class Initialisation:
         change = {"sentgen": there[0], "sentguid": there[1], "recgen": here[0], "recguid": here[1]}
         change |= {"status": SubscriptionState.ACTIVE, "schemaversion": self.schemaversion()}
 
+        publisher = Replica(self.run.publisher)
+        staged = staged_again(publisher)
+
         def also(rows: list[SubscriptionRow]) -> list[SubscriptionRow]:
             subid = self.row.subid
-            return with_horizon(rows, subid=subid, side=PUBLISHER, to=to, info=info)
+            return with_horizon(rows, subid=subid, side=PUBLISHER, to=to, info=info, staged=staged)
 
-        update_subscription(Replica(self.run.publisher), self.row.subid, self.row.replid, change, also)
+        update_subscription(publisher, self.row.subid, self.row.replid, change, also)
         failpoint("initialise.after_active")
 
     def schemaversion(self) -> int:
@@ -280,7 +284,9 @@ class Initialisation:
     def horizon(self) -> Horizon:
         """Return what the publisher's rows, as they were copied, make known to the subscriber."""
         replica = Replica(self.run.publisher)
-        settled, known = publishers_horizon(replica.rows_of(self.run.pubid), self.clock)
+        settled, known = publishers_horizon(
+            replica.rows_of(self.run.pubid), self.clock, staged_again(replica)
+        )
         return Horizon(through=self.clock, knows=known, settled=settled, known=known)
 
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from mergerepl.model.horizon import Horizon
 from mergerepl.replica.partition_generations import unacknowledged_for
 from mergerepl.replica.replica import Replica
+from mergerepl.store.changeset import Manifest, staged_changesets
 from mergerepl.systables.catalog import SUBSCRIPTIONS, PublicationRow, SubscriptionRow
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -96,6 +98,29 @@ def was_away(row: SubscriptionRow, publication: PublicationRow, now: datetime) -
     """True if a subscriber had no session within the retention."""
     keeps, last = publication.keeps, row.last_sync_date
     return keeps is not None and (last is None or now - last > keeps)
+
+
+def staged_again(replica: Replica) -> dict[str, Horizon]:
+    """Return, by subid, what the staged reinitialisations of a publisher's expired subscriptions will leave.
+
+    These count from their staging on, until the session is finished or aborted, but not longer than a subscription that
+    has no session.
+
+    Raises: StoreError if a manifest is damaged.
+    """
+    expired = {row.subid for row in replica.relations() if row.is_active and not row.is_live}
+    if not expired:
+        return {}
+    now, keeps = present(replica.info()), {row.pubid: row.keeps for row in replica.published}
+
+    def counts(staged: Manifest) -> bool:
+        waits = keeps.get(staged.pubid)
+        return waits is None or now - datetime.fromisoformat(staged.started) <= waits + GRACE
+
+    found = [each.manifest for each in staged_changesets(replica.staging)]
+    return {
+        each.subid: each.horizon for each in found if each.void and each.subid in expired and counts(each)
+    }
 
 
 def _expired(row: SubscriptionRow, overdue: Mapping[str, Waiting], now: datetime) -> SubscriptionRow:

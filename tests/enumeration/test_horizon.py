@@ -9,6 +9,7 @@ import pytest
 from enumeration.horizon import horizon, publishers_horizon, refuse_expired, with_horizon
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.errors import SubscriptionExpiredError
+from mergerepl.model.horizon import Horizon
 from mergerepl.systables.catalog import SubscriptionRow, SubscriptionState
 from mergerepl.systables.replinfo import ReplicaInfo
 
@@ -73,6 +74,21 @@ def test_what_a_session_leaves(uploaded: bool, downloaded: bool, left: Left) -> 
 )
 def test_what_is_settled_and_known_at_a_publisher(south: dict[str, Any], expected: tuple[int, int]) -> None:
     assert publishers_horizon([*HUB[:2], replace(HUB[2], **south)], 20) == expected
+
+
+@pytest.mark.parametrize(
+    ("south", "expected"),
+    [
+        pytest.param({"expired_at": datetime(2026, 1, 1, tzinfo=UTC)}, (6, 5), id="as it will be left"),
+        pytest.param({}, (7, 5), id="it counts as it is"),
+        pytest.param({"status": SubscriptionState.DELETED}, (7, 5), id="ended"),
+    ],
+)
+def test_inv_37_an_expired_subscription_whose_reinitialisation_is_staged_counts(
+    south: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    staged = {"south": Horizon(through=6, knows=5, settled=5, known=4)}
+    assert publishers_horizon([*HUB[:2], replace(HUB[2], **south)], 20, staged) == expected
 
 
 @pytest.mark.parametrize(

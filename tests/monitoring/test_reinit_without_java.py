@@ -1,8 +1,9 @@
 """A subscriber of few differing rows is filled again in process, with the outcome that Spark would give."""
 
+import json
 import shutil
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from deltalake.schema import PrimitiveType
 from mergerepl import Project
 from mergerepl.delta.log import head_version
 from mergerepl.errors import SubscriptionExpiredError
+from mergerepl.merge.session.clean_up import clean_up_metadata
 from mergerepl.replica.replica import Replica
 from mergerepl.spark import session as engine
 from mergerepl.store.changeset import unfinished_sessions
@@ -140,3 +142,65 @@ def test_what_is_discarded_is_kept(hub: Hub) -> None:
     assert project(hub).sync().ok
     assert rows(hub, "hq") == rows(hub, "north") == rows(hub, "south") == OF_HQ | {1: "again", 7: "again"}
     assert logged(hub) == []
+
+
+def others_go_on(hub: Hub) -> int:
+    """Let south synchronize until nothing moves any more, and hq forget what it may; return what has settled there."""
+    for number in range(2):
+        edit_by_delta_rs(hub.root("south") / "orders", f"update t set price = {number}.5 where id = 5")
+        edit_by_delta_rs(hub.root("hq") / "orders", f"update t set price = {number}.5 where id = 6")
+        assert project(hub).sync("south").ok
+    assert project(hub).sync("south").ok
+    clean_up_metadata(hub.root("hq"), older_than=timedelta())
+    (about,) = (row for row in Replica(hub.root("hq")).subscriptions() if row.is_own)
+    return about.settled
+
+
+@pytest.mark.parametrize(
+    "point",
+    [each if each == "reinit.before_void" else pytest.param(each, marks=pytest.mark.slow) for each in POINTS],
+)
+def test_inv_37_who_is_filled_again_counts_from_the_staging_on(hub: Hub, point: str) -> None:
+    with dies(point):
+        project(hub).reinit("north", upload_first=True)
+    staged = unfinished_sessions(Replica(hub.root("hq")).staging)
+    others_go_on(hub)
+    if staged:
+        assert project(hub).sync("north").ok
+    else:
+        with pytest.raises(SubscriptionExpiredError):
+            project(hub).sync("north")
+        project(hub).reinit("north", upload_first=True)
+    edit_by_delta_rs(hub.root("north") / "orders", "update t set note = 'later' where id = 8")
+    assert all(project(hub).sync().ok for _ in range(2))
+    assert rows(hub, "hq") == rows(hub, "north") == rows(hub, "south") == OF_BOTH | {8: "later"}
+    assert project(hub).validate().ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_aborted", [True, False], ids=["aborted", "away for too long again"])
+def test_inv_37_who_is_not_filled_again_holds_nothing_back(hub: Hub, is_aborted: bool) -> None:
+    with dies("reinit.before_void"):
+        project(hub).reinit("north", discard_local=True)
+    held = others_go_on(hub)
+    assert others_go_on(hub) == held
+    staging = Replica(hub.root("hq")).staging
+    (session,) = unfinished_sessions(staging)
+    if is_aborted:
+        # A session of which both ends are within reach is finished.
+        north, away = (Path(str(hub.root(name))) for name in ("north", "away"))
+        north.rename(away)
+        assert project(hub).abort(session).status == "given_up"
+        away.rename(north)
+    else:
+        plan = Path(str(staging)) / session / "manifest.json"
+        stated = json.loads(plan.read_text())
+        stated["plan"]["started"] = str(datetime.now(UTC) - timedelta(days=15.1))
+        plan.write_text(json.dumps(stated))
+    assert others_go_on(hub) > held
+    with pytest.raises(SubscriptionExpiredError):
+        project(hub).sync("north")
+    project(hub).reinit("north", upload_first=True)
+    assert all(project(hub).sync().ok for _ in range(2))
+    assert rows(hub, "hq") == rows(hub, "north") == rows(hub, "south")
+    assert project(hub).validate().ok

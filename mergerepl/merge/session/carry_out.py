@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from enumeration.horizon import with_horizon
+from enumeration.horizon import NOTHING_STAGED, with_horizon
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.feed.schema_walk import is_replacement
@@ -26,6 +26,7 @@ from mergerepl.merge.capture.windows import late_windows
 from mergerepl.merge.schema.follow import set_properties_again
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
+from mergerepl.replica.expiry import staged_again
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer, own_priority, update_subscription
 from mergerepl.store.changeset import Changeset, SideWork, drop, is_staged
@@ -285,6 +286,7 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbac
             to=manifest.horizon,
             info=replica.info(),
             is_anew=bool(manifest.void),
+            staged=staged_again(replica) if name == PUBLISHER else NOTHING_STAGED,
         )
         update_subscription(replica, manifest.subid, other_work.replid, changed, also)
         failpoint(f"watermarks.after_{name}")

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from enumeration.horizon import own_row, with_publishers_horizon
+from enumeration.horizon import NOTHING_STAGED, own_row, with_publishers_horizon
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.replica.cleaned import count_dead, remove_dead, remove_files
-from mergerepl.replica.expiry import expire_overdue, present
+from mergerepl.replica.expiry import expire_overdue, present, staged_again
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import pointers, refuse_copies
 from mergerepl.store.changeset import staged_changesets
@@ -150,7 +150,12 @@ def _bound(
     """
     rows = replica.rows_of(publication.pubid)
     is_publisher = replica.publishes(publication.pubid)
-    others = [row for row in relations(rows) if (row.is_live if is_publisher else not row.is_ended)]
+    staged = staged_again(replica) if is_publisher else NOTHING_STAGED
+    others = [
+        row
+        for row in relations(rows)
+        if (row.is_live or row.subid in staged if is_publisher else not row.is_ended)
+    ]
     known = own_row(rows).known
     acknowledged = min((row.sentgen for row in others), default=replica.info().last_generation)
     history = replica.genhistory(from_generation_exclusive=_cleaned(replica, publication))
@@ -191,11 +196,11 @@ def _may_go(row: Generation, known: int, before: datetime) -> bool:
 
 def _settle(replica: Replica) -> None:
     """Store what has settled at a publisher by now: it must be there before anything is forgotten by it."""
-    pubids = [row.pubid for row in replica.published]
+    pubids, staged = [row.pubid for row in replica.published], staged_again(replica)
 
     def change(rows: list[SubscriptionRow]) -> list[SubscriptionRow]:
         for pubid in pubids:
-            rows = with_publishers_horizon(rows, replica.info(), pubid)
+            rows = with_publishers_horizon(rows, replica.info(), pubid, staged)
         return rows
 
     replica.control.edit(SUBSCRIPTIONS, change)

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from enumeration.generations import received_generation
-from enumeration.horizon import horizon, with_horizon
+from enumeration.horizon import NOTHING_STAGED, horizon, with_horizon
 from enumeration.plan import Numbers, SessionPlan, enumeration, plan_session
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.tables import commit_text, is_delta_table, transaction_version
@@ -19,7 +19,7 @@ from mergerepl.merge.session.sides import SideState
 from mergerepl.merge.stage.article import StagedArticle
 from mergerepl.model.horizon import Horizon
 from mergerepl.replica.application_ids import data_app_id, log_app_id, session_number_of
-from mergerepl.replica.expiry import present
+from mergerepl.replica.expiry import present, staged_again
 from mergerepl.replica.subscription import update_subscription
 from mergerepl.store.changeset import ArticleWork, Manifest, Mark, SideWork
 from mergerepl.systables import conflicts_info
@@ -231,7 +231,10 @@ class QuietMove:
         if self.horizon is None:
             return rows
         side = self.side
-        return with_horizon(rows, subid=side.other.subid, side=side.name, to=self.horizon, info=side.info)
+        staged = staged_again(side.replica) if side.name == PUBLISHER else NOTHING_STAGED
+        return with_horizon(
+            rows, subid=side.other.subid, side=side.name, to=self.horizon, info=side.info, staged=staged
+        )
 
 
 def quiet_moves(sides: Mapping[str, SideState], plan: SessionPlan) -> list[QuietMove]:
