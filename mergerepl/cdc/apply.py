@@ -12,10 +12,9 @@ from mergerepl.cdc.instances import FILES_KEPT, disable, enable, enable_empty
 from mergerepl.cdc.jobs import CAPTURE, LOG_READER, STARTED, changed_job, new_job
 from mergerepl.cdc.new_instance import check_key, checked
 from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.cdc.tables import NAME, CdcTables, is_shared, tables_at
+from mergerepl.cdc.tables import NAME, CdcTables, is_shared, require_place, tables_at
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import FILE_RETENTION, interval_text, retention_properties, set_properties
-from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import open_table
 from mergerepl.logreader.log_reader import refuse_copy
 from mergerepl.logreader.plan import redo_log
@@ -61,8 +60,8 @@ def apply_capture(
     started = time.monotonic()
     database = tables_at(capture.root, lock_wait_s=60.0)
     with ExitStack() as stack:
+        require_place(database.root, with_proof=not dry_run)
         if not dry_run:
-            require_proof(database.root)
             # Another run would begin the instances that this one plans to begin.
             stack.enter_context(lease(database.root, purpose="apply", wait_s=60.0, file=APPLY_LOCK))
         steps = _applied(capture, database, dry_run=dry_run, progress=progress, planned=planned)

@@ -14,12 +14,11 @@ from mergerepl.cdc.jobs import with_default_jobs
 from mergerepl.cdc.new_instance import NewInstance, check_key, checked, source_path
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, refuse_in_store
 from mergerepl.cdc.sources import tidied
-from mergerepl.cdc.tables import NAME, CdcTables, is_shared
+from mergerepl.cdc.tables import NAME, CdcTables, is_shared, require_place
 from mergerepl.delta.feed.column_changes import added_fields, column_id
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, GENERATION_EXPRESSION
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, retention_properties, set_properties
-from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
@@ -60,7 +59,7 @@ def enable(
     if stated.on_gap not in (COMPARE, STOP):
         raise CdcUsageError.bad_parameter(22990, "on_gap", stated.on_gap, "it is compare or stop")
     retention = _retention_of(log_retention)
-    require_proof(found.root)
+    require_place(found.root)
     with (
         plain_errors("a table was enabled for Change Data Capture"),
         lease(found.root, purpose="cdc enable", wait_s=found.lock_wait_s),
@@ -103,7 +102,7 @@ def _retention_of(stated: timedelta | str) -> timedelta:
 def enable_empty(found: CdcTables, log_retention: timedelta | str) -> bool:
     """Enable a root before its first table. Returns False if it was enabled already."""
     retention = _retention_of(log_retention)
-    require_proof(found.root)
+    require_place(found.root)
     with found.held("cdc enable") as reader:
         if found.is_enabled:
             return False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mergerepl import roots
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError, ScanInProgressError
 from mergerepl.delta.sql_text import in_utc, timestamp_literal
+from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import transaction_version
 from mergerepl.errors import LeaseError
 from mergerepl.logreader.log_reader import LogReader
@@ -179,6 +180,16 @@ def tables_at(
     """Return the tables of a folder. Raises: ConfigurationError if the folder does not exist."""
     text = str(path) if isinstance(path, Location) else os.fspath(path)
     return CdcTables(Location.of(roots.existing(text, may_be_stored=True)), spark, lock_wait_s)
+
+
+def require_place(root: Location, *, with_proof: bool = True) -> None:
+    """Check that tables can be captured at a root; the proof of a store leaves objects there.
+
+    Raises: StoreError: Spark, which reads the change tables, does not work there, or the store loses commits.
+    """
+    root.require_spark()
+    if with_proof:
+        require_proof(root)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from itertools import count
 
 import pyarrow as pa
@@ -13,7 +14,12 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from mergerepl import cdc
+from mergerepl.cdc.apply import apply_capture
+from mergerepl.cdc.instances import enable_empty
 from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.cdc.tables import tables_at
+from mergerepl.errors import StoreError
+from mergerepl.model.folders import Capture, TableCapture
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import state_of
@@ -135,6 +141,18 @@ def test_few_changes_in_a_bucket_are_captured_without_java_and_cleanup_leaves_wh
         storage(plans).put(plans / name, b"{}")
     database.cleanup()
     assert [each.name for each in files_in(plans)] == ["999999-later.json", "notes.txt"]
+
+
+def test_tables_in_azures_store_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "acme")
+    capture = Capture("az://lake/hq", tables=(TableCapture("orders", key=("id",)),))
+    for refused in (
+        lambda: cdc.Database(capture.root).enable("orders", key=["id"]),
+        lambda: enable_empty(tables_at(capture.root), timedelta(days=7)),
+        lambda: apply_capture(capture, dry_run=True),
+    ):
+        with pytest.raises(StoreError, match=r"Azure's store.*Use S3 or a folder"):
+            refused()
 
 
 @pytest.mark.parametrize("drawn", [1, pytest.param(DRAWN, marks=pytest.mark.slow)])
