@@ -56,11 +56,15 @@ MOST_IN_PROCESS = 10_000
 
 @dataclass
 class ReadSource:
-    """The readings of a source. `readings` may differ from the planned ones if the feed was missing."""
+    """The readings of a source. `readings` may differ from the planned ones if the feed was missing.
+
+    `changes`: how many rows changed, counted once for each commit.
+    """
 
     readings: tuple[Reading, ...]
     rows: list[ReadRows]
     kept: list[DataFrame] = field(default_factory=list)
+    changes: int = 0
 
     def release(self) -> None:
         """Release the memory."""
@@ -84,13 +88,26 @@ def require_in_process(root: Location, sources: Iterable[SourcePlan]) -> None:
         for reading in source.readings:
             if reading.compared is not None or not reading.is_one_metadata:
                 raise NeedsSparkError("versions are compared, or its metadata changed", path)
-            # Where a commit does not count its rows, the reader of its files refuses many.
+            # A commit that does not count its rows is checked when it was read.
             rows += reading.most_rows or 0
             table = open_table(path, reading.through_version_inclusive)
             if (problem := rows_problem(table)) is not None:
                 raise NeedsSparkError(problem, path)
             if nested := [each["name"] for each in reading.fields if not isinstance(each["type"], str)]:
                 raise NeedsSparkError(f"column '{nested[0]}' is nested", path)
+    _require_few(rows)
+
+
+def require_few_read(sources: Iterable[ReadSource]) -> None:
+    """Check that this process may go on with what it read: a commit that replaces files need not count its rows.
+
+    Raises: NeedsSparkError.
+    """
+    if is_in_process():
+        _require_few(sum(each.changes for each in sources))
+
+
+def _require_few(rows: int) -> None:
     if rows > MOST_IN_PROCESS:
         raise TooLargeForArrowError(f"{rows} rows changed")
 
@@ -113,6 +130,7 @@ def read_source(
                 require_utc(spark, source.path, path, reading.timestamp_partitions)
             read, events = _read(spark, path, source, reading, on_gap=on_gap, is_decided=is_decided)
             found.kept.append(events.kept)
+            found.changes += events.groups
             rows = commit_changes(replace(events, kept=in_one_task(events.kept, read.most_rows)))
             found.rows.append(ReadRows(read, rows))
     except BaseException:

@@ -299,10 +299,11 @@ def _read(
         try:
             if source.readings:
                 # A cycle without changes loads no Spark.
-                from mergerepl.logreader.read import read_source
+                from mergerepl.logreader.read import read_source, require_few_read
 
                 with pausing(source):
                     read[object_id] = read_source(reader.spark(), reader.root, source, on_gap=wish.on_gap)
+                require_few_read(read.values())
                 source = replace(source, readings=read[object_id].readings)
             if look.units:
                 rows = read[object_id].rows if object_id in read else []

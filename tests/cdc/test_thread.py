@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
@@ -18,7 +19,19 @@ from mergerepl.cli.main import main
 from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.errors import StoreError
 from mergerepl.frames import is_in_process
-from tests.cdc.databases import add, changes, delete, enabled, entries, merge, new_table, rows_seen, update
+from mergerepl.logreader import read
+from tests.cdc.databases import (
+    add,
+    arrow,
+    changes,
+    delete,
+    enabled,
+    entries,
+    merge,
+    new_table,
+    rows_seen,
+    update,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -108,3 +121,26 @@ def test_rows_that_this_process_cannot_make_are_made_by_spark_also_after_a_table
     assert engines == [True, True, False, False]
     for name in ("orders", "late"):
         assert changes(database, f"dbo_{name}") == [(0, 3, "04", 1, "a", 1), (0, 4, "04", 1, "a", 20)]
+
+
+def test_many_rows_that_no_commit_counts_are_left_to_spark(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "MOST_IN_PROCESS", 3)
+    names = ("orders", "stock")
+    enabled(replica_dir, {name: {1: ("a", 1), 2: ("b", 2)} for name in names})
+    engines = []
+
+    def made(*args: Any) -> Any:
+        engines.append(is_in_process())
+        return change_rows(*args)
+
+    monkeypatch.setattr(consumer, "change_rows", made)
+    for tables, is_here in ((names[:1], True), (names, False)):
+        for name in tables:
+            table = DeltaTable(str(replica_dir / name))
+            rows = {key: (f"{table.version()}", key) for key in (1, 2)}
+            write_deltalake(table, arrow(rows), mode="overwrite")
+        engines.clear()
+        assert cdc.Database(replica_dir).capture().rows == 4 * len(tables)
+        assert engines == [is_here] * len(tables)
