@@ -24,7 +24,7 @@ from mergerepl.cdc.queries import (
     with_rows_at_end,
     without_doubtful,
 )
-from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError, LsnRangeError
+from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError, LsnRangeError, refuse_in_store
 from mergerepl.cdc.tables import CdcTables, checked_lsn, entry_of
 from mergerepl.cdc.target import Position, Target, after_cycle, fit_columns, misfits_of
 from mergerepl.delta.batch_end import left_at
@@ -88,7 +88,8 @@ def load(
     if restart and not initial:
         raise CdcUsageError.bad_parameter(22990, "restart and initial=False", True, "choose one of them")
     chosen = tables.instance(instance)
-    path = Location.of(roots.parse(os.fspath(target)))
+    path = Location.of(roots.parse(os.fspath(target), may_be_stored=True))
+    refuse_in_store(path, "`cdc load` into a table", "load into a local or mounted folder")
     _check_place(tables, path)
     columns = _key(tables, chosen, key)
     own = f" --key {shlex.quote(','.join(key))}" if key and not tables.key(chosen.object_id) else ""

@@ -78,6 +78,7 @@ REFUSED = {
     "RENAME COLUMN a TO A": "differs in letter case alone does not travel",
     "RENAME COLUMN a TO c": "no column mapping",
     "DROP COLUMN a": "no column mapping",
+    "DROP COLUMN id": "'id' is in the key of article 'by_row', so the change does not travel",
     "ALTER COLUMN a TYPE BIGINT": "does not widen that to BIGINT",
     "ALTER COLUMN id TYPE DECIMAL(20,0)": "enableTypeWidening",
 }

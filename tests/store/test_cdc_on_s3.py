@@ -180,7 +180,11 @@ def test_a_capture_that_dies_at_a_request_is_made_up_for(captured: Captured, dra
 
 
 def test_what_a_database_in_a_bucket_does_not_do(captured: Captured) -> None:
-    refused = (captured.database.relocate, lambda: captured.database.resume("orders", restart=True))
+    refused = (
+        captured.database.relocate,
+        lambda: captured.database.resume("orders", restart=True),
+        lambda: captured.database.instance("dbo_orders").load(str(captured.root / "copy"), consumer="lake"),
+    )
     for call in refused:
         with pytest.raises(CdcUsageError, match="does not work in a bucket"):
             call()

@@ -105,6 +105,10 @@ def _altered(
         problem = "a new name that differs in letter case alone does not travel"
     elif change.kind in (ADD, RENAME) and change.new_name.lower() in columns:
         problem = f"it has a column '{columns[change.new_name.lower()]['name']}'"
+    elif change.kind in (DROP, RENAME) and change.column in article.identity:
+        problem = (
+            f"'{change.column}' is in the key of article '{article.name}', so the change does not travel"
+        )
     elif change.kind in (DROP, RENAME) and not table.has_column_mapping:
         problem = (
             f"it has no column mapping. Run ALTER TABLE delta.{path} SET TBLPROPERTIES ('delta.columnMapping.mode' = "
