@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ from mergerepl.logreader.consumer import (
     remove_rows,
 )
 from mergerepl.logreader.lsn import epoch_of, seconds_of
-from mergerepl.logreader.plan import Paused, Plan, redo_log
+from mergerepl.logreader.plan import Paused, Plan, SourcePlan, redo_log
 from mergerepl.logreader.positions import (
     LogReaderError,
     LogState,
@@ -257,8 +257,6 @@ log = logging.getLogger(__name__)
 
 KEPT_SESSIONS = 32
 
-ON_SPARK = EngineChoice(uses_arrow=False)
-
 
 def recover(reader: LogReader) -> Plan | None:
     """Carry out the plan of a cycle that died, and return it, or None."""
@@ -269,13 +267,31 @@ def recover(reader: LogReader) -> Plan | None:
     return plan
 
 
+def choice_of(reader: LogReader, sources: Collection[SourcePlan]) -> EngineChoice:
+    """Choose where the rows of a cycle are read and made: in process where they are few and all consumers can."""
+    choice = EngineChoice(uses_arrow=True)
+    if not any(source.readings for source in sources):
+        return choice
+    from mergerepl.logreader.read import require_in_process
+
+    try:
+        for consumer in reader.consumers:
+            if not consumer.is_in_process:
+                raise NeedsSparkError(f"{consumer.name} has rows of its own form")
+        require_in_process(reader.root, sources)
+    except NeedsSparkError as error:
+        choice.fall_back(error.table, error)
+        return choice
+    return replace(choice, in_process=True)
+
+
 def carry_out(
     reader: LogReader,
     plan: Plan,
     read: dict[int, ReadSource],
     *,
     began: datetime | None = None,
-    choice: EngineChoice = ON_SPARK,
+    choice: EngineChoice | None = None,
 ) -> tuple[Plan, int]:
     """Carry out a plan. `read` has the readings made already, where `choice` says; they are released.
 
@@ -283,6 +299,7 @@ def carry_out(
     """
     began = began or datetime.now(UTC)
     written: list[int] = []
+    choice = choice or choice_of(reader, plan.sources)
     try:
         while True:
             cycle = Cycle(plan, reader.spark, _changes(reader, plan, read), written)
@@ -294,7 +311,7 @@ def carry_out(
                     raise
                 # What is written has the cycle's transactions; Spark writes the rest.
                 choice.fall_back(error.table, error)
-                choice = ON_SPARK
+                choice = replace(choice, in_process=False)
                 release_all(read)
             except PauseSource as pause:
                 if pause.object_id is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.tables import open_table
 from mergerepl.delta.vacuum import moment_of_ns
 from mergerepl.failpoints import failpoint
@@ -18,6 +18,7 @@ from mergerepl.logreader.consumer import PauseSource, Wanted, pausing
 from mergerepl.logreader.log_reader import (
     LogReader,
     carry_out,
+    choice_of,
     recover,
     refuse_copy,
     refuse_other_consumers,
@@ -139,7 +140,7 @@ def _cycle(reader: LogReader, maxtrans: int) -> tuple[CycleResult, LogState]:
         return _idle(reader, state, noted, looks, began_ns)
     read: dict[int, ReadSource] = {}
     stated = {object_id: _source(look, wanted) for object_id, look in looks.items()}
-    choice = _choice(reader, stated.values())
+    choice = choice_of(reader, stated.values())
     try:
         try:
             with choice.rules():
@@ -264,24 +265,6 @@ def _source(look: SourceLook, wanted: Mapping[int, Wanted]) -> SourcePlan:
         readings(look, key),
         look.columns,
     )
-
-
-def _choice(reader: LogReader, sources: Collection[SourcePlan]) -> EngineChoice:
-    """Choose where the rows of a cycle are read and made: in process where they are few and all consumers can."""
-    choice = EngineChoice(uses_arrow=True)
-    if not any(source.readings for source in sources):
-        return choice
-    from mergerepl.logreader.read import require_in_process
-
-    try:
-        for consumer in reader.consumers:
-            if not consumer.is_in_process:
-                raise NeedsSparkError(f"{consumer.name} has rows of its own form")
-        require_in_process(reader.root, sources)
-    except NeedsSparkError as error:
-        choice.fall_back(error.table, error)
-        return choice
-    return replace(choice, in_process=True)
 
 
 def _read(

@@ -20,10 +20,11 @@ from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.cdc.tables import tables_at
 from mergerepl.errors import StoreError
 from mergerepl.model.folders import Capture, TableCapture
+from mergerepl.spark import session as engine
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import state_of
-from mergerepl.store.storage import files_in, storage
+from mergerepl.store.storage import files_in, folders_in, storage
 from tests.store.proxy import LOST, Fault, Proxy, Request
 
 REFUSED = Fault(answer=403)
@@ -105,6 +106,27 @@ class Captured:
     def capture(self) -> None:
         """Capture one commit."""
         self.database.capture(maxtrans=1, maxscans=1)
+
+
+class CapturedRows(Captured):
+    """A table with a key: each commit updates its row, and the capture runs in process."""
+
+    def enable(self) -> "CapturedRows":
+        self.database.enable("orders", key="id")
+        return self
+
+    def update(self) -> None:
+        self.number += 1
+        rows = pa.table({"id": pa.array([0], pa.int64()), "note": [f"n{self.number}"]})
+        write_deltalake(str(self.root / "orders"), rows, mode="overwrite", storage_options=self.options)
+
+    def seen(self) -> list[tuple[int, int, str]]:
+        """Return what readers see: the place of the LSN, the operation, and the value before or after."""
+        lsns = self.lsns()
+        (folder,) = [each for each in folders_in(self.root.join("_cdc")) if "_CT" in each]
+        rows = self.opened("_cdc", folder).to_pyarrow_table().to_pylist()
+        shown = [row for row in rows if row["__$start_lsn"] <= lsns[-1]]
+        return sorted((lsns.index(row["__$start_lsn"]), row["__$operation"], row["note"]) for row in shown)
 
 
 @pytest.fixture
@@ -222,3 +244,29 @@ def test_an_enabling_that_dies_at_a_request_is_made_up_for(captured: Captured, p
         assert {job.job_type for job in here.database.jobs.list()} == {"capture", "cleanup"}, where
         assert state_of(here.root).scan is None, where
     assert 2 * deaths > DRAWN
+
+
+@pytest.mark.slow
+def test_a_capture_of_rows_that_dies_at_a_request_is_made_up_for(
+    bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MERGEREPL_LEASE_S", "0.3")
+    captured = CapturedRows(Location.of(f"s3://{bucket}/hq"), proxy).enable()
+    for _ in range(2 * DRAWN + 2):
+        captured.update()
+    captured.capture()
+    deaths, seen = 0, 1
+    for number, is_stored in drawn_points(captured.proxy, captured.capture, DRAWN):
+        deaths += died(captured.proxy, captured.capture, number, is_stored=is_stored)
+        captured.capture()
+        after = captured.seen()
+        where = f"died at request {number}, stored: {is_stored}"
+        commits = len(after) // 2
+        assert commits > seen, where
+        expected = [(n, 3, f"n{n - 1}") for n in range(1, commits + 1)] + [
+            (n, 4, f"n{n}") for n in range(1, commits + 1)
+        ]
+        assert after == sorted(expected), where
+        seen = commits
+    assert 2 * deaths > DRAWN
+    assert engine.jvm_pid() is None
