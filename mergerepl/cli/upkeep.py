@@ -228,6 +228,13 @@ def reinit(
         lost = 0 if terms["upload_first"] else sum(each.unsent for each in planned.articles)
         given_up = f", and give up {counted(lost, 'change')} that it has not sent" if lost else ""
         roots = ", ".join(project.own_roots())
+        # The columns of these are followed first: their rows were not compared.
+        later = ", ".join(dict.fromkeys(each.article for each in planned.articles if each.follows_columns))
+        if later:
+            what = f"what differs in {later}, which was not compared yet,"
+            what = f"{counted(rows, 'row')}, and {what}" if rows else what
+            given_up = "" if terms["upload_first"] else ", and give up all that it has not sent"
+            return f"Write {what} of {named} as {roots} has it{given_up}?"
         if not rows:
             return f"No row of {named} differs from {roots}. Reinitialise its metadata{given_up}?"
         return f"Write {counted(rows, 'row')} of {named} as {roots} has them{given_up}?"

@@ -243,4 +243,11 @@ def test_a_dry_run_of_reinit_says_that_columns_are_followed_first(
     )
     assert done.exit_code == 0, done.output
     assert "by_row: its columns would be followed first" in done.output
+    # Without --yes: the question does not say that no row differs.
+    done = CliRunner().invoke(
+        main, ["reinit", "north", "--discard-local", "-f", str(star.root / "mergerepl.yml")]
+    )
+    assert done.exit_code == 2, done.output
+    assert f"Write what differs in {', '.join(ARTICLES)}, which was not compared yet, of north" in done.output
+    assert "give up all that it has not sent?" in done.output
     assert [field.name for field in star.table("north", "by_row").schema().fields] == ["id", "a", "b"]
