@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from mergerepl.delta.engine_choice import NeedsSparkError, TooLargeForArrowError
+from mergerepl.delta.engine_choice import MOST_IN_PROCESS, MOST_VALUES, NeedsSparkError, TooLargeForArrowError
 from mergerepl.delta.feed.column_changes import added_fields
 from mergerepl.delta.feed.commit_changes import (
     KeptEvents,
@@ -50,10 +50,6 @@ _OF_A_STORE = re.compile(
 _NEWER_PROTOCOL = ("DELTA_UNSUPPORTED_FEATURES_FOR_READ", "DELTA_INVALID_PROTOCOL_VERSION")
 
 
-MOST_IN_PROCESS = 10_000
-"""The most changed rows of a cycle that this process reads and writes without Spark."""
-
-
 @dataclass
 class ReadSource:
     """The readings of a source. `readings` may differ from the planned ones if the feed was missing.
@@ -77,7 +73,7 @@ def require_in_process(root: Location, sources: Iterable[SourcePlan]) -> None:
 
     Raises: NeedsSparkError.
     """
-    rows = 0
+    rows, values = 0, 0
     for source in sources:
         path = root / source.path
         if source.columns:
@@ -90,12 +86,13 @@ def require_in_process(root: Location, sources: Iterable[SourcePlan]) -> None:
                 raise NeedsSparkError("versions are compared, or its metadata changed", path)
             # A commit that does not count its rows is checked when it was read.
             rows += reading.most_rows or 0
+            values += (reading.most_rows or 0) * len(reading.fields)
             table = open_table(path, reading.through_version_inclusive)
             if (problem := rows_problem(table)) is not None:
                 raise NeedsSparkError(problem, path)
             if nested := [each["name"] for each in reading.fields if not isinstance(each["type"], str)]:
                 raise NeedsSparkError(f"column '{nested[0]}' is nested", path)
-    _require_few(rows)
+    _require_few(rows, values)
 
 
 def require_few_read(sources: Iterable[ReadSource]) -> None:
@@ -104,12 +101,13 @@ def require_few_read(sources: Iterable[ReadSource]) -> None:
     Raises: NeedsSparkError.
     """
     if is_in_process():
-        _require_few(sum(each.changes for each in sources))
+        counts = [(each.changes, len(each.readings[-1].fields)) for each in sources if each.readings]
+        _require_few(sum(rows for rows, _ in counts), sum(rows * columns for rows, columns in counts))
 
 
-def _require_few(rows: int) -> None:
-    if rows > MOST_IN_PROCESS:
-        raise TooLargeForArrowError(f"{rows} rows changed")
+def _require_few(rows: int, values: int) -> None:
+    if rows > MOST_IN_PROCESS or values > MOST_VALUES:
+        raise TooLargeForArrowError(f"{rows} rows changed, with {values} values")
 
 
 def read_source(

@@ -98,6 +98,21 @@ def test_few_changes_are_captured_without_java_also_beside_an_unchanged_table_wi
     assert changes(database, "dbo_orders") == [(0, 3, "04", 2, "b", 2), (0, 4, "04", 2, "b", 20)]
 
 
+def test_many_values_of_few_rows_are_captured_by_spark(
+    replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled(replica_dir, {"orders": {1: ("a", 1), 2: ("b", 2)}})
+    update(replica_dir / "orders", "id = 2", qty="20")
+
+    def asked(**_: object) -> None:
+        raise RuntimeError("Spark was asked for")
+
+    monkeypatch.setattr("mergerepl.logreader.read.MOST_VALUES", 2)
+    monkeypatch.setattr("mergerepl.spark.session.session", asked)
+    with pytest.raises(RuntimeError, match="asked for"):
+        cdc.Database(replica_dir).capture()
+
+
 def test_rows_that_this_process_cannot_make_are_made_by_spark_also_after_a_table_pauses(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from mergerepl.delta.commit_files import MOST_ROWS
 from mergerepl.delta.engine_choice import (
+    MOST_IN_PROCESS,
     EngineChoice,
     NeedsSparkError,
     TooLargeForArrowError,
@@ -15,7 +16,6 @@ from mergerepl.delta.engine_choice import (
     require_texts,
 )
 from mergerepl.frames import F, NotInProcessError, is_in_process, on_spark
-from mergerepl.merge.session.choice import MOST_IN_PROCESS
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from mergerepl.changes import (
     TOMBSTONE_TYPE,
 )
 from mergerepl.delta.differing_rows import differing_rows
-from mergerepl.delta.engine_choice import NeedsSparkError, TooLargeForArrowError
+from mergerepl.delta.engine_choice import MOST_IN_PROCESS, NeedsSparkError, TooLargeForArrowError
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
 from mergerepl.frames import DataFrame, F, is_in_process
@@ -27,7 +27,6 @@ from mergerepl.merge.partitions.filtered import FilteredPublication
 from mergerepl.merge.partitions.membership import base_rows, subscribed_rows, with_rowguid
 from mergerepl.merge.partitions.versions import published_state
 from mergerepl.merge.repair.differing import compared, refuse_duplicates, with_images, without_equal
-from mergerepl.merge.session.choice import MOST_IN_PROCESS
 from mergerepl.merge.session.sides import SideState
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.compare_tables import row_count

@@ -7,7 +7,14 @@ from dataclasses import replace
 from enumeration.plan import SessionPlan
 from mergerepl.changes import PUBLISHER
 from mergerepl.delta.commit_files import MOST_ROWS
-from mergerepl.delta.engine_choice import ARROW_FOR_FEW, EngineChoice, NeedsSparkError, TooLargeForArrowError
+from mergerepl.delta.engine_choice import (
+    ARROW_FOR_FEW,
+    MOST_IN_PROCESS,
+    MOST_VALUES,
+    EngineChoice,
+    NeedsSparkError,
+    TooLargeForArrowError,
+)
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.tables import open_table, recent_head
 from mergerepl.filters.columns import spark_operation
@@ -16,13 +23,6 @@ from mergerepl.merge.stage.decision import read_fields
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.session_terms import terms_of
 from triggers.window import CaptureWindow
-
-MOST_IN_PROCESS = 10_000
-"""The most changed rows of a session whose rules run in this process: of 10,000 narrow ones, half the time of Spark was
-measured."""
-
-MOST_VALUES = 200_000
-"""The most values in them: rows times columns."""
 
 
 def choose_engine(
