@@ -60,7 +60,7 @@ def require_ends(publisher: Location, subscriber: Location) -> tuple[Replica, Re
             raise OutOfReachError(
                 f"Replica '{absent.root}' is out of reach: '{other.root}' has a subscription with it, and the folder "
                 "does not exist or is empty. If it is not mounted, mount it. If it was moved, write its new path in "
-                "the file and run `mergerepl apply`.",
+                "the file and run `mergerepl apply`. If a subscriber's folder is lost, see 'Recover' in docs/tasks.md.",
                 replica=str(absent.root),
             )
     return ends[0].require(), ends[1].require()
