@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
-from mergerepl.delta.tables import is_delta_table, tables_kept_open
+from mergerepl.delta.tables import is_delta_table, open_table, tables_kept_open
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.frames import is_in_process
@@ -282,6 +282,9 @@ def choice_of(reader: LogReader, sources: Collection[SourcePlan]) -> EngineChoic
     except NeedsSparkError as error:
         choice.fall_back(error.table, error)
         return choice
+    except StoreError:
+        # Where it is read, a source without its table pauses alone.
+        return choice
     return replace(choice, in_process=True)
 
 
@@ -359,6 +362,8 @@ def _changes(
             source = sources[object_id]
             try:
                 with pausing(source):
+                    # Spark has no error of its own for a table that is gone.
+                    open_table(reader.root / source.path)
                     read[object_id] = read_source(
                         reader.spark(), reader.root, source, on_gap=COMPARE, is_decided=True
                     )

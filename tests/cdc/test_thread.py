@@ -1,6 +1,7 @@
 """One database from `cdc enable` to change rows: by the command line, over commits of Spark and of deltalake."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +12,17 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from mergerepl import cdc
+from mergerepl import cdc, failpoints
 from mergerepl.cdc import consumer
 from mergerepl.cdc.change_rows import change_rows
 from mergerepl.cdc.tables import tables_at
 from mergerepl.cli.main import main
 from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.errors import StoreError
+from mergerepl.failpoints import FailpointError
 from mergerepl.frames import is_in_process
 from mergerepl.logreader import read
+from mergerepl.logreader.positions import read_state
 from tests.cdc.databases import (
     add,
     arrow,
@@ -159,3 +162,24 @@ def test_many_rows_that_no_commit_counts_are_left_to_spark(
         engines.clear()
         assert cdc.Database(replica_dir).capture().rows == 4 * len(tables)
         assert engines == [is_here] * len(tables)
+
+
+def test_a_cycle_that_died_is_finished_without_the_table_that_went(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("orders", "stock")
+    database = enabled(replica_dir, {name: {1: ("a", 1)} for name in names})
+    for name in names:
+        update(replica_dir / name, "id = 1", qty="20")
+    monkeypatch.setattr(failpoints, "_passed", {})
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", "logreader.after_plan=raise")
+    with pytest.raises(FailpointError):
+        cdc.Database(replica_dir).capture()
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    shutil.rmtree(replica_dir / "stock")
+    cdc.Database(replica_dir).capture()
+    assert changes(database, "dbo_orders") == [(0, 3, "04", 1, "a", 1), (0, 4, "04", 1, "a", 20)]
+    assert {row.source_path: row.status for row in read_state(database.log).sources.values()} == {
+        "orders": "active",
+        "stock": "paused",
+    }
