@@ -95,10 +95,11 @@ def types_at(root: str | os.PathLike[str]) -> tuple[str, ...]:
 
     A store has merge replicas and captured tables. Without either it counts as a merge replica, whose commands refuse it.
     """
-    if not (place := Location.of(root)).is_local:
+    if not Location.of(root).is_local:
         from mergerepl.store.storage import folders_in
 
-        here = folders_in(place)
+        # What is refused is refused before the store is asked: an error of the store names the whole place.
+        here = folders_in(Location.of(roots.parse(str(root), may_be_stored=True)))
         found = tuple(kind for kind in (MERGE, CDC) if _FOLDERS[kind][0] in here)
         return found or (MERGE,)
     return tuple(

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import Project
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError, PublicationError
+from mergerepl.failpoints import FailpointError
 from mergerepl.rows.sql import literal
 from mergerepl.spark.callers import GIVEN
 from mergerepl.spark.metastore import callers_catalog
@@ -61,14 +62,16 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     made.sql(*(f"DROP SCHEMA {each} CASCADE" for each in (made.hq, made.north)))
 
 
-def refused(kind: type[MergeReplError], call: Any) -> str:
+def refused(kind: type[Exception], call: Any) -> str:
     with pytest.raises(kind) as caught:
         call()
     return str(caught.value)
 
 
 @pytest.mark.spark
-def test_names_lead_to_the_articles_and_new_tables_get_one(lake: Lake) -> None:
+def test_names_lead_to_the_articles_and_new_tables_get_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "this process has none" in refused(ConfigurationError, lake.project(with_catalog=False).apply)
     assert lake.name(lake.hq) in refused(PublicationError, lake.project().apply)
     lake.sql(lake.name(lake.hq))
@@ -81,9 +84,14 @@ def test_names_lead_to_the_articles_and_new_tables_get_one(lake: Lake) -> None:
     lake.project().sync()
     assert lake.rows(lake.north) == lake.rows(lake.hq) == [(1, 7), (2, 0)]
 
-    lake.sql(f"DROP TABLE {lake.north}.orders")
-    assert "apply()" in refused(PublicationError, lake.project().sync)
-    assert [each.action for each in lake.project().apply().steps] == ["register"]
+    for point in ("apply.before_register", "apply.after_register"):
+        lake.sql(f"DROP TABLE {lake.north}.orders")
+        assert "apply()" in refused(PublicationError, lake.project().sync)
+        with monkeypatch.context() as dying:
+            dying.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
+            refused(FailpointError, lake.project().apply)
+        assert [each.action for each in lake.project().apply().steps] == ["register"] * ("before" in point)
+        assert lake.rows(lake.north) == lake.rows(lake.hq)
 
 
 @pytest.mark.spark

@@ -78,6 +78,8 @@ ENDING = ["apply.before_end", "apply.after_end"]
 FILLED = ["apply.before_sync", "apply.after_sync"]
 """Passed in `schema/test_changed_columns.py`, as they need sessions."""
 DROPPED = ["unfinished.dropping"]
+NAMED = ["apply.before_register", "apply.after_register"]
+"""Passed in `test_named_tables.py`, as they need a catalog."""
 
 
 def test_an_apply_is_cut_short_at_every_point() -> None:
@@ -94,6 +96,7 @@ def test_an_apply_is_cut_short_at_every_point() -> None:
             ENDING,
             FILLED,
             DROPPED,
+            NAMED,
             OF_PARTITIONS,
         )
         for point in points
