@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import Project
-from mergerepl.errors import ConfigurationError, EngineError, MergeReplError, PublicationError
+from mergerepl.errors import ConfigurationError, EngineError, PublicationError
 from mergerepl.failpoints import FailpointError
 from mergerepl.rows.sql import literal
 from mergerepl.spark.callers import GIVEN
