@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from mergerepl import cdc, failpoints
 from mergerepl.agents.jobs import DatabaseJobs
 from mergerepl.cdc.tables import tables_at
-from mergerepl.delta.feed.window import Segment
+from mergerepl.delta.feed.commit_changes import KeptEvents
+from mergerepl.delta.feed.net_changes import RowShape
 from mergerepl.logreader import read
+from mergerepl.logreader.plan import Reading
 from tests.cdc.databases import add, check_replay, delete, entries, new_table, update
 from tests.transactional.publications import publication_file, rows, run
 
@@ -36,14 +38,15 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     orders, stock = new_table(hq, "orders", ROWS), new_table(hq, "stock", ROWS)
     database = tables_at(hq)
     reads: Counter[tuple[str, int]] = Counter()
-    read_segment = read.read_segment
+    events_of_feed = read._events_of_feed
 
-    def counted(session: SparkSession, table: Path, segment: Segment) -> DataFrame | None:
-        versions = range(segment.from_version_inclusive, segment.through_version_inclusive + 1)
+    def counted(session: SparkSession, table: Path, reading: Reading, shape: RowShape) -> KeptEvents | None:
+        versions = range(reading.from_version_inclusive, reading.through_version_inclusive + 1)
         reads.update((table.name, version) for version in versions)
-        return read_segment(session, table, segment)
+        return events_of_feed(session, table, reading, shape)
 
-    monkeypatch.setattr(read, "read_segment", counted)
+    # In process or on Spark.
+    monkeypatch.setattr(read, "_events_of_feed", counted)
 
     def jobs() -> list[str]:
         return [job["job_type"] for job in run("cdc", "jobs", "list", "-f", hq)["jobs"]]
