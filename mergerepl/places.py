@@ -98,7 +98,7 @@ def types_at(root: str | os.PathLike[str]) -> tuple[str, ...]:
     if not Location.of(root).is_local:
         from mergerepl.store.storage import folders_in
 
-        # What is refused is refused before the store is asked: an error of the store names the whole place.
+        # A place is refused before its store is asked: an error of the store names the whole place.
         here = folders_in(Location.of(roots.parse(str(root), may_be_stored=True)))
         found = tuple(kind for kind in (MERGE, CDC) if _FOLDERS[kind][0] in here)
         return found or (MERGE,)

@@ -24,7 +24,6 @@ from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import RemovedChanges, ScanError
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
-from mergerepl.store.redo import NamedRedoLog
 from mergerepl.systables.cdc import (
     CDC_JOBS,
     CHANGE_TABLES,
@@ -67,9 +66,7 @@ def cleanup(
             else _cleaned(found, _raise_low(found, marks[1]), most, marks[0])
         )
         found.control.change_where(CDC_JOBS, {"last_run": datetime.now(UTC)}, job_type=CLEANUP)
-        plans = redo_log(found.root)
-        if isinstance(plans, NamedRedoLog):
-            plans.remove_left()
+        redo_log(found.root).remove_left()
         # A scan cycle leaves two.
         for folder in (found.control.folder, found.log.folder):
             remove_unused(folder)

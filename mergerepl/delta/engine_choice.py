@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -34,6 +34,9 @@ MOST_VALUES = 200_000
 
 _NOT_UTF8 = re.compile("non UTF-8|invalid utf-?8", re.IGNORECASE)
 """How the libraries refuse a text that Spark takes: the one refusal of theirs that files of other writers can cause."""
+
+NO_SESSION = cast("SparkSession", None)
+"""Stands for the Spark session in process, where nothing uses one."""
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +104,7 @@ class EngineChoice:
     @property
     def for_rules(self) -> "SparkSession":
         """The session of the rules' frames; None in process, where no rule uses one."""
-        return cast("SparkSession", None) if self.in_process else self.spark
+        return NO_SESSION if self.in_process else self.spark
 
     @contextmanager
     def rules(self) -> Iterator[None]:
@@ -117,6 +120,11 @@ class EngineChoice:
                 if Settings.from_environment().strict_engine:
                     raise
                 raise NeedsSparkError(f"{error} is not computed in process") from error
+
+    def left_for_spark(self, error: NeedsSparkError) -> "EngineChoice":
+        """Note why this process cannot go on, and return the choice with which Spark does."""
+        self.fall_back(error.table, error)
+        return replace(self, in_process=False)
 
     def fall_back(self, table: Location | None, error: NeedsSparkError) -> None:
         """Note that Spark reads or writes a table. A large table does not count; the first reason is kept."""

@@ -302,7 +302,7 @@ def write_rows(
         is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}
         more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
         done = None if once is None else Transaction(*once, BOOKKEEPING)
-        # Rows that another commit appends meanwhile would stay beside an overwrite, which `last_overwrite` would not see.
+        # Rows that another commit appends in between would stay beside an overwrite: `last_overwrite` does not see them.
         at_once = {"max_commit_retries": 0} if mode == "overwrite" else {}
         terms = commit_properties(path, BOOKKEEPING, done, **at_once)
         write_deltalake(table, rows, mode=mode, commit_properties=terms, **more)

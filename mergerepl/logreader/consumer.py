@@ -147,7 +147,7 @@ class Consumer(Protocol):
     cycle_column: str
     """The column of these tables with the scan cycle."""
     is_in_process: bool
-    """Whether this process writes its rows of few changes, without Spark."""
+    """True if this process writes its rows of few changes, without Spark."""
 
     def at_work(self) -> AbstractContextManager[None]:
         """Wrap a scan cycle: errors that end it pass through, and may be recorded."""

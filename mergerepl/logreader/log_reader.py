@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
+from mergerepl.delta.engine_choice import NO_SESSION, EngineChoice, NeedsSparkError
 from mergerepl.delta.tables import is_delta_table, open_table, tables_kept_open
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
@@ -89,7 +89,7 @@ class LogReader:
         Raises: EngineError if it cannot be started or used.
         """
         if is_in_process():
-            return cast("SparkSession", None)
+            return NO_SESSION
         from mergerepl.spark import session as engine
 
         if self.given is not None:
@@ -280,10 +280,9 @@ def choice_of(reader: LogReader, sources: Collection[SourcePlan]) -> EngineChoic
                 raise NeedsSparkError(f"{consumer.name} has rows of its own form")
         require_in_process(reader.root, sources)
     except NeedsSparkError as error:
-        choice.fall_back(error.table, error)
-        return choice
+        return choice.left_for_spark(error)
     except StoreError:
-        # Where it is read, a source without its table pauses alone.
+        # A source without its table pauses alone when it is read.
         return choice
     return replace(choice, in_process=True)
 
@@ -312,9 +311,8 @@ def carry_out(
             except NeedsSparkError as error:
                 if not choice.in_process:
                     raise
-                # What is written has the cycle's transactions; Spark writes the rest.
-                choice.fall_back(error.table, error)
-                choice = replace(choice, in_process=False)
+                # The written tables have the cycle's transactions; Spark writes the others.
+                choice = choice.left_for_spark(error)
                 release_all(read)
             except PauseSource as pause:
                 if pause.object_id is None:

@@ -146,8 +146,7 @@ def _cycle(reader: LogReader, maxtrans: int) -> tuple[CycleResult, LogState]:
             with choice.rules():
                 sources, stopped = _read(reader, looks, wanted, stated, read)
         except NeedsSparkError as error:
-            choice.fall_back(error.table, error)
-            choice = replace(choice, in_process=False)
+            choice = choice.left_for_spark(error)
             release_all(read)
             sources, stopped = _read(reader, looks, wanted, stated, read)
         paused += stopped

@@ -101,7 +101,7 @@ class PublishedArticle:
 
     @property
     def has_ended_fields(self) -> bool:
-        """Whether it had fields that ended: its older images have them."""
+        """True if it had fields that ended: its older images have them."""
         present = {*self.fields}
         return any(not present.issuperset(image.fields) for image in self.image_columns)
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from mergerepl.changes import PUBLISHER
+from mergerepl.delta.engine_choice import NO_SESSION
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.tables import open_table
 from mergerepl.errors import ConfigurationError
@@ -141,7 +142,7 @@ class FixedArticle:
 def _session() -> "SparkSession":
     """Return the session that reads the rows. In process no reader uses one."""
     if is_in_process():
-        return cast("SparkSession", None)
+        return NO_SESSION
     from mergerepl.spark import session as engine
 
     return engine.session()

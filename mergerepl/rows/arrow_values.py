@@ -61,7 +61,7 @@ def _time_text(value: int, unit: str) -> str:
 class ArrowAlone(MetaPathFinder):
     """Hides pandas from Arrow while Arrow asks for it: once, at its first value, for a quarter of a small `sync`.
 
-    For a process of our own. What is imported afterwards finds pandas; its values are lists to Arrow until `end`.
+    For a process of our own. Later imports find pandas; its values are lists to Arrow until `end`.
     """
 
     @classmethod

@@ -5,7 +5,7 @@ from functools import partial, reduce
 from operator import and_
 
 from mergerepl.frames import Column, F
-from mergerepl.rows.lineage_value import PUBLICATION, PUBLISHED
+from mergerepl.rows.lineage_value import LATE_STRIDE, PUBLICATION, PUBLISHED
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 
 _WRITTEN_OUT = 4
@@ -35,6 +35,11 @@ def no_colv() -> Column:
 def version_of(lineage: Column, nickname: Column) -> Column:
     """Return the version a lineage holds for a nickname, 0 if none."""
     return F.coalesce(F.try_element_at(lineage, nickname), F.lit(0).cast("bigint"))
+
+
+def replica_nickname(writer: Column) -> Column:
+    """Return the replica of a lineage entry."""
+    return F.abs(writer) % LATE_STRIDE
 
 
 def next_version(lineage: Column, *, floor: int | Column) -> Column:

@@ -103,6 +103,9 @@ class RedoLog(Generic[P]):
         if self.owns_folder:
             storage(self.file).delete_tree(self.file.parent)
 
+    def remove_left(self) -> None:
+        """Remove plans that nobody can carry out any more; in a folder there is only the one that counts."""
+
     def _enter(self, plan: P) -> None:
         """Make a stored plan count."""
 
@@ -134,14 +137,40 @@ class RedoLog(Generic[P]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegisteredRedoLog(RedoLog[P]):
+class _RedoLogInStore(RedoLog[P]):
+    """A redo log of a root in a store, whose register says which plan counts. `lock` is the register's place."""
+
+    lock: Location
+
+    def _register(self) -> Register:
+        held = held_register(self.lock)
+        assert held is not None, f"'{self.lock}' is not held"
+        return held
+
+    def _counted(self, at: Location, hash_: str) -> P:
+        """Return the plan in an object that the register names.
+
+        Raises: StoreError if it is missing or damaged, or has another format.
+        """
+        found = storage(at).read(at)
+        if found is None or _hash_of(found[0]) != hash_:
+            raise StoreError(
+                f"{self.what} cannot be read: '{at}' is missing or is not what was staged. Nothing was changed. Restore "
+                f"the object from an earlier version. {self.otherwise}".strip(),
+                path=str(at),
+            )
+        plan: P = self._plan_in(found[0], at, self.plan_type)
+        return plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisteredRedoLog(_RedoLogInStore[P]):
     """The redo log of a root in a store: the root's register names what is staged, with the hash of its plan.
 
     Rows and plan are plain objects in the folder; without their entry in the register they mean nothing. Only the agent
     that holds the register stages and finishes: `LeaseError` is raised in an agent that was displaced.
     """
 
-    lock: Location
     key: str
     subscriber_of: Callable[[P], str]
 
@@ -155,17 +184,8 @@ class RegisteredRedoLog(RedoLog[P]):
 
         Raises: StoreError if it is missing or damaged, or has another format.
         """
-        if (entry := self._entry()) is None:
-            return None
-        found = storage(self.file).read(self.file)
-        if found is None or _hash_of(found[0]) != entry.manifest:
-            raise StoreError(
-                f"{self.what} cannot be read: '{self.file}' is missing or is not what was staged. Nothing was changed. "
-                f"Restore the object from an earlier version. {self.otherwise}".strip(),
-                path=str(self.file),
-            )
-        plan: P = self._plan_in(found[0], self.file, self.plan_type)
-        return plan
+        entry = self._entry()
+        return None if entry is None else self._counted(self.file, entry.manifest)
 
     def mark_done(self, step: str, outcome: object) -> None:
         """Record that a step was taken, with its outcome: after the step's last commit, never before."""
@@ -203,21 +223,14 @@ class RegisteredRedoLog(RedoLog[P]):
     def _entry(self) -> StagedSession | None:
         return state_of(self.lock.parent).sessions.get(self.key)
 
-    def _register(self) -> Register:
-        held = held_register(self.lock)
-        assert held is not None, f"'{self.lock}' is not held"
-        return held
-
 
 @dataclass(frozen=True, kw_only=True)
-class NamedRedoLog(RedoLog[P]):
+class NamedRedoLog(_RedoLogInStore[P]):
     """The redo log of the scan cycles of a root in a store: the root's register names the object of the plan.
 
     The object's name has the fence of its holder and the hash of its content. So a PUT of an agent that was displaced
     changes no other plan, and one that removes its plan removes no other's.
     """
-
-    lock: Location
 
     @property
     def is_pending(self) -> bool:
@@ -245,18 +258,7 @@ class NamedRedoLog(RedoLog[P]):
         Raises: StoreError if it is missing or damaged, or has another format.
         """
         name = state_of(self.lock.parent).scan
-        if name is None:
-            return None
-        at = self._object(name)
-        found = storage(at).read(at)
-        if found is None or _hash_of(found[0]) != name.partition("-")[2]:
-            raise StoreError(
-                f"{self.what} cannot be read: '{at}' is missing or is not what was staged. Nothing was changed. Restore "
-                "the object from an earlier version.",
-                path=str(at),
-            )
-        plan: P = self._plan_in(found[0], at, self.plan_type)
-        return plan
+        return None if name is None else self._counted(self._object(name), name.partition("-")[2])
 
     def finish(self) -> None:
         """Forget the plan, then remove its object.
@@ -279,11 +281,6 @@ class NamedRedoLog(RedoLog[P]):
 
     def _object(self, name: str) -> Location:
         return Location.of(self.folder) / "plans" / f"{name}.json"
-
-    def _register(self) -> Register:
-        held = held_register(self.lock)
-        assert held is not None, f"'{self.lock}' is not held"
-        return held
 
 
 def _text_of(value: object) -> bytes:

@@ -121,7 +121,7 @@ class Register:
         self.thread = threading.get_ident()
         """The thread that took it."""
         self.is_for_log = False
-        """Whether it was taken in place of the log reader's lock: the root itself may be held under it."""
+        """True if it was taken in place of the log reader's lock: the root itself may be held under it."""
         self.memory: dict[object, Any] = {}
         """What was read of the root and does not change while it is held."""
         self.line = Line()

@@ -28,7 +28,7 @@ from mergerepl.model.words import DROPPED_COLUMN
 from mergerepl.replica.expiry import present
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, current_rows
-from mergerepl.rows.lineage_value import LATE_STRIDE
+from mergerepl.rows.lineage_columns import replica_nickname
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
 from mergerepl.systables.genhistory import GenStatus
@@ -92,7 +92,7 @@ def log_dropped_values(
                 entry.isNull()
                 | F.coalesce(
                     # Also what its users wrote while a session ran.
-                    (F.abs(entry[field]["nickname"]) % LATE_STRIDE == info.nickname)
+                    (replica_nickname(entry[field]["nickname"]) == info.nickname)
                     & (entry[field]["version"] > sent),
                     F.lit(False),
                 )

@@ -50,15 +50,19 @@ def has_work(sides: dict[str, SideState], plan: SessionPlan) -> bool:
 
 def has_few_changes(sides: dict[str, SideState], plan: SessionPlan) -> bool:
     """True if few rows are captured and sent, so that interpreting queries is faster than compiling them."""
-    sent = sum(row.changecount for each in (plan.up, plan.down) for row in each.generations)
-    return sent <= SMALL_ROWS and all(window.is_small for side in sides.values() for window in side.windows)
+    return _sent_rows(plan) <= SMALL_ROWS and all(
+        window.is_small for side in sides.values() for window in side.windows
+    )
 
 
 def has_many_changes(sides: dict[str, SideState], plan: SessionPlan) -> bool:
-    """True if so many rows are captured and sent that Java's full compiler pays in a new process."""
-    sent = sum(row.changecount for each in (plan.up, plan.down) for row in each.generations)
+    """True if many rows are captured and sent, so that Java's full compiler pays in a new process."""
     found = sum(window.counted_rows or 0 for side in sides.values() for window in side.windows)
-    return sent + found > MANY_ROWS
+    return _sent_rows(plan) + found > MANY_ROWS
+
+
+def _sent_rows(plan: SessionPlan) -> int:
+    return sum(row.changecount for each in (plan.up, plan.down) for row in each.generations)
 
 
 def session_manifest(

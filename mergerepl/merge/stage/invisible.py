@@ -1,7 +1,7 @@
 """A subscriber's changes in nothing but columns that ended: they are not sent, so that they win no conflict.
 
-The values of such columns were logged when they ended (`merge.schema.dropped`). What is left of the row is as the publisher
-has it, or as the publisher changed it since. (decisions/0166)
+The values of such columns were logged when they ended (`merge.schema.dropped`). The other columns of the row are as the
+publisher has them, or as it changed them since. (decisions/0166)
 """
 
 from collections.abc import Collection
