@@ -21,6 +21,7 @@ from mergerepl.systables.transactional import (
     CONFLICTS,
     CONFLICTS_PREFIX,
     FOLDER,
+    NEWEST_TRANSACTION,
     PUBLICATIONS,
     TRANSACTIONS,
     WRITE_WAIT_S,
@@ -95,7 +96,7 @@ def purge_lost_edits(
     if where is None or not tables:
         return PurgeResult(0, 0, 0, dry_run=dry_run)
     control = ControlPlane(root / FOLDER)
-    newest = control.rows(TRANSACTIONS, order_limit="order by xact_seqno desc limit 1")
+    newest = control.rows(TRANSACTIONS, order_limit=NEWEST_TRANSACTION)
     conditions = []
     if older_than is not None:
         conditions.append(f"created < {timestamp_literal(time_before(datetime.now(UTC), older_than))}")

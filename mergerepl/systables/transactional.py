@@ -28,6 +28,9 @@ SCHEMA_VERSION: Final = 3
 WRITE_WAIT_S: Final = 60.0
 """How long a write to these tables waits for another process."""
 
+NEWEST_TRANSACTION: Final = "order by xact_seqno desc limit 1"
+"""Chooses the transaction from whose time ages count."""
+
 ACTIVE, SUBSCRIBED, INACTIVE = 2, 1, 0
 """Values of `MSsubscriptions.status`."""
 

@@ -304,7 +304,7 @@ def _record(distributor: DistributionStore, subscription: SubscriptionRow | None
         return
     text = error.message if isinstance(error, MergeReplError) else f"{type(error).__name__}: {error}"
     code, command = (error.number, error.command) if isinstance(error, TransactionalError) else (None, None)
-    met: dict[str, Any] = {"time": datetime.now(UTC), "error_code": code, "error_text": text}
+    met: dict[str, Any] = {"time": distributor.present, "error_code": code, "error_text": text}
     stop = StopRow(agent_id=_number(subscription), is_transient=isinstance(error, Transient), **met)
     guid = subscription.subscription_guid if subscription else ""
     row = ErrorRow(subscription_guid=guid, **met, **(vars(command) if command else {}))
@@ -376,7 +376,7 @@ def skip(
     skipped = SkippedTransaction(publication, row.subscriber, str(seqno), commands, is_done=not dry_run)
     if dry_run:
         return skipped
-    now, number = datetime.now(UTC), position.batch + 1
+    now, number = distributor.present, position.batch + 1
     counted = ", ".join(f"{name} {n:,}" for name, n in commands.items())
     text = f"Transaction {seqno} was skipped by hand (commands: {counted})."
     stop = stop_of(distributor, row)

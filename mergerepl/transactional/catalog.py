@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from mergerepl.systables.transactional import (
     ARTICLES,
     AT_DISTRIBUTOR,
     FOLDER,
+    NEWEST_TRANSACTION,
     POSITIONS,
     PUBLICATIONS,
     QUEUE,
@@ -209,6 +210,12 @@ class DistributionStore(ControlDatabase):
     def gate_cycle(self) -> int:
         """The scan cycle that readers may see; -1 before the first one."""
         return transaction_version(self.control.path(TRANSACTIONS.name), APP_ID)
+
+    @property
+    def present(self) -> datetime:
+        """The later of this machine's time and the newest transaction's, from which ages count (decisions/0165)."""
+        newest = self.control.rows(TRANSACTIONS, order_limit=NEWEST_TRANSACTION) if self.is_there else []
+        return max([datetime.now(UTC), *(row.commit_time for row in newest)])
 
     def transactions_after(self, seqno: bytes) -> list[TransactionRow]:
         """Return the transactions after a position, by LSN."""

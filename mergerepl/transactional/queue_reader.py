@@ -9,7 +9,6 @@
 """
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -284,7 +283,7 @@ class QueueReader(Ends):
         before = read_version(spark, self._source(article), commit.version - 1)
         rows = kept.keep(outcome(before, found, article))
         counts = counted(rows)
-        now = datetime.now(UTC)
+        now = self.distributor.present
         if counts["conflicts"]:
             table = self.distributor.conflicts_table(article)
             if not is_delta_table(table):

@@ -5,6 +5,8 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from pyspark.sql import SparkSession
 
 from mergerepl import Replica
 from mergerepl import transactional as tr
+from mergerepl.store.location import Location
+from mergerepl.systables.transactional import TRANSACTIONS
 from mergerepl.transactional import agents
 from mergerepl.transactional.catalog import DistributionStore, distributor_at, subscriptions_of
 from mergerepl.transactional.distribution import Agent
@@ -129,6 +133,18 @@ def test_edits_reach_the_publisher_and_come_back_and_the_publisher_wins(
     assert [each["differing_rows"] for each in run("validate", "-f", orders.file)] == [0, 0]
 
 
+def a_year_later(hq: Path) -> None:
+    """Let the transactions of this year be of the next one."""
+    control = DistributionStore(Location.of(hq)).control
+    found, now = control.rows(TRANSACTIONS), datetime.now(UTC)
+    year = timedelta(days=365)
+    ahead = [
+        row if row.commit_time > now else replace(row, commit_time=row.commit_time + year) for row in found
+    ]
+    assert ahead != found
+    control.replace(TRANSACTIONS, ahead)
+
+
 def test_a_lost_edit_is_logged_once_where_the_reading_dies(spark: SparkSession, replica_dir: Path) -> None:
     """The short one of the stories below: it runs by default."""
     orders = Orders(replica_dir, "north", table={1: ("a", 1), 2: ("b", 2)})
@@ -140,6 +156,8 @@ def test_a_lost_edit_is_logged_once_where_the_reading_dies(spark: SparkSession, 
     dies("queue.after_merge", "sync", "-f", orders.file)
     # The publisher has the edits, the reading is not done.
     assert orders.unsent() == {"north": 1}
+    # This machine's clock goes back by a year, others' do not: the loser is not old for that.
+    a_year_later(hq)
     (done,) = orders.sync()
     assert done["upload"] == {"inserts": 0, "updates": 1, "deletes": 0, "conflicts": 1}
     assert rows(orders.hq) == rows(orders.at("north")) == [(1, "a", 11), (2, "b", 20)]
@@ -160,15 +178,16 @@ def test_a_lost_edit_is_logged_once_where_the_reading_dies(spark: SparkSession, 
     assert run("conflicts", "report", "-o", page, "-f", hq)["conflicts"] == 1
     assert "publisher wins" in page.read_text(encoding="utf-8")
     # Nothing is past its retention yet.
+    a_year_later(hq)
     assert {each["kind"]: each["rows"] for each in run("cleanup", "-f", hq)["removed"]}["conflicts"] == 0
     assert len(orders.losers()) == 1
+    (table,) = (hq / "_transactional").glob("conflict_*")
+    DeltaTable(str(table)).update({"created": "created - interval '380' day"})
     planned = run("cleanup", "--only", "conflicts", "--older-than", "0s", "--dry-run", "-f", hq)["removed"]
     assert [(each["type"], each["kind"], each["rows"]) for each in planned] == [
         ("transactional", "conflicts", 1)
     ]
     assert run("conflicts", "drop", "--older-than", "0s", "--dry-run", "-f", hq)["conflicts"] == 1
-    (table,) = (hq / "_transactional").glob("conflict_*")
-    DeltaTable(str(table)).update({"created": "created - interval '15' day"})
     assert {each["kind"]: each["rows"] for each in run("cleanup", "-f", hq)["removed"]}["conflicts"] == 1
     assert not orders.losers()
 
