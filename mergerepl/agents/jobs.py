@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 _LOOK_AT_STORE_S = 5.0
 """Seconds between two looks at the jobs of a database in a store."""
 
+_LOOK_FOR_JOBS_S = 60.0
+"""The same for a root in a store that had no jobs when the agent began."""
+
 _LOCK_WAIT_S = 10.0
 """A job waits this long for a command that holds the log or a subscriber."""
 
@@ -245,8 +248,7 @@ def run(
                     looks.append(look)
                 else:
                     looks.append(partial(check_held, root, file=AGENT_LOCK))
-                    if is_asked:
-                        looks.append(_each_few_seconds(look))
+                    looks.append(_repeated_look(look, _LOOK_AT_STORE_S if is_asked else _LOOK_FOR_JOBS_S))
                 if intervals is not None:
                     looks += _repeated_jobs(root, intervals, report)
                     is_asked = is_asked or bool(replication_jobs(root))
@@ -264,14 +266,14 @@ def run(
             engine.stop()
 
 
-def _each_few_seconds(look: Callable[[], None]) -> Callable[[], None]:
+def _repeated_look(look: Callable[[], None], interval_s: float) -> Callable[[], None]:
     """Return jobs of a database in a store, whose table of jobs costs requests to look at."""
 
     def work() -> bool:
         look()
         return True
 
-    return Repeated(work, Timer(_LOOK_AT_STORE_S)).look
+    return Repeated(work, Timer(interval_s)).look
 
 
 def _view(

@@ -64,6 +64,31 @@ def processes(proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
+def test_an_agent_captures_a_table_of_a_bucket_that_is_captured_later(
+    processes: Processes, bucket: str, tmp_path: Path
+) -> None:
+    hq = Location.of(f"s3://{bucket}/hq")
+    write_orders(hq)
+    (tmp_path / "mergerepl.yml").write_text(
+        f"publication: sales\npublisher: {hq}\narticles: [{{name: orders, key: [id]}}]\n"
+        "subscriptions: [{subscriber: ./north}]\n"
+    )
+    processes.run("apply")
+    agent = processes.begin("agent", "run", "--interval", "1h")
+    waited(lambda: processes.agent()["pid"] == agent.pid, every_s=0.5)
+    processes.run("cdc", "enable", "orders")
+    edit(hq, ("qty=77", "id < 5"))
+
+    def captured() -> int:
+        runs = json.loads(processes.run("history", "--json")[0])["runs"]
+        return sum(run["changes"] for run in runs if run["type"] == "cdc")
+
+    waited(captured, every_s=2)
+    processes.run("agent", "stop")
+    processes.end(agent)
+
+
+@pytest.mark.slow
 def test_agents_of_one_bucket_work_one_at_a_time_and_take_over(
     processes: Processes, bucket: str, tmp_path: Path
 ) -> None:
