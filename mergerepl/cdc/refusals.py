@@ -82,7 +82,8 @@ class CdcUsageError(CdcError):
         """22926, 22927, 22932: the name of an instance is taken, too long, or no identifier."""
         return cls(
             number,
-            f"Capture instance '{name}' cannot be created: {why}. {NOTHING} Choose another name (`name`).",
+            f"Capture instance '{name}' cannot be created: {why}. {NOTHING} Choose another one by `name`, on the "
+            "command line `--name`.",
             capture_instance=name,
         )
 
