@@ -64,6 +64,9 @@ def _problem(found: ErrorDetails, model: type[BaseModel], type_: str) -> str:
         case "greater_than_equal" | "less_than_equal" | "finite_number":
             return f"is {shown(value)}; it must be {_range(found['loc'], model)}"
     wanted = _WANTED.get(found["type"], f"valid: {found['msg']}")
+    if found["type"] == "list_type" and (item := models_in(model).get(key)) is not None:
+        first = next(name for name, each in item.model_fields.items() if each.is_required())
+        wanted = f"a list of mappings, such as `- {{{first}: …}}`"
     if value is None:
         return f"has no value; it must be {wanted}, or leave the key out"
     quote = (

@@ -70,7 +70,7 @@ BAD_TEXTS = {
     "14_name_is_a_number": (f"publication: 7\npublisher: ./hq\n{ORDERS}", "publication is a number (7); it must be text (put it in quotes"),
     "14_name_is_a_bool": (f"publication: yes\npublisher: ./hq\n{ORDERS}", "publication is true or false (true); it must be text"),
     "14_name_is_nothing": (f"publication:\npublisher: ./hq\n{ORDERS}", "publication has no value; it must be text"),
-    "14_articles_mapping": (f"{HEAD}articles: {{orders: x}}\n", "articles is a mapping; it must be a list"),
+    "14_articles_mapping": (f"{HEAD}articles: {{orders: x}}\n", "articles is a mapping; it must be a list of mappings, such as `- {name: …}`"),
     "14_articles_empty": (f"{HEAD}articles: []\n", "articles is empty"),
     "14_article_is_text": (f"{HEAD}articles: [orders]\n", "articles[0] is text ('orders'); it must be a mapping"),
     "14_key_is_text": (article("name: a, key: id"), "articles[0].key is text ('id'); it must be a list, such as `[order_id]`"),
