@@ -277,9 +277,15 @@ def rows_having(
     files = [table.path / each["path"] for each in plain if may_hold(each, bounds)]
     readable_rows(table, files, most_bytes=most_bytes)
     schema = pa.schema([table.arrow_schema.field(each) for each in dict.fromkeys([*wanted, *columns])])
-    rows = (
-        matching_rows(pq.ParquetFile(parquet_source(file)), schema, wanted, is_guid=is_guid) for file in files
-    )
+    rows = []
+    for file in files:
+        source = pq.ParquetFile(parquet_source(file))
+        # A column that was added after the file was written is NULL.
+        there = [field for field in schema if field.name in source.schema_arrow.names]
+        if wanted.keys() <= {field.name for field in there}:
+            rows.append(matching_rows(source, pa.schema(there), wanted, is_guid=is_guid))
+        elif any(values.null_count for values in wanted.values()):
+            raise NeedsSparkError(f"'{file}' lacks a column in which NULL is looked up")
     found = pa.concat_tables([schema.empty_table(), *rows], promote_options="default").select(list(columns))
     if found.num_rows > MOST_MATCHES:
         raise TooLargeForArrowError("too many rows have the values that are looked up")

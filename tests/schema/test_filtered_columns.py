@@ -99,6 +99,18 @@ def test_columns_travel_with_row_filters(tmp_path: Path, point: str) -> None:
         assert network.rows("north", name)[1]["c"] == "C1"
 
 
+def test_a_row_goes_up_whose_file_at_the_publisher_lacks_the_new_column(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    for name in TABLES:
+        network.table("hq", name).alter.add_columns([Field("c", PrimitiveType("string"), True)])
+    network.settle()
+    for name in TABLES:
+        network.table("north", name).update({"c": "'N1'"}, predicate="id = 1")
+    network.settle()
+    network.check()
+    assert {network.rows("hq", name)[1]["c"] for name in TABLES} == {"N1"}
+
+
 @pytest.mark.parametrize("point", ["", "schema.after_alter", "schema.before_articles"])
 def test_a_comment_travels_and_a_column_is_adopted_with_row_filters(tmp_path: Path, point: str) -> None:
     network = Network(tmp_path)

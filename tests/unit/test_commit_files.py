@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
 from mergerepl.delta import commit_files
-from mergerepl.delta.commit_files import CHANGE_TYPE, feed_of_files
+from mergerepl.delta.commit_files import CHANGE_TYPE, feed_of_files, rows_having
 from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.table import open_table
 
@@ -115,3 +116,22 @@ def test_appends_of_many_rows_are_left_to_spark_before_they_are_read(
     with pytest.raises(NeedsSparkError, match="too many rows"):
         feed_of_files(open_table(table, 2), COLUMNS, {1: True, 2: True}, {})
     assert len(read) == 1
+
+
+def test_rows_of_files_without_a_column_are_found_by_their_keys(tmp_path: Path) -> None:
+    """The column was added after the file was written; where it is looked up itself, no such row has a value."""
+    path = tmp_path / "t"
+    write_deltalake(path, pa.table({"id": pa.array([1, 2], pa.int64()), "a": ["x", "y"]}))
+    DeltaTable(path).alter.add_columns([Field("b", PrimitiveType("string"), True)])
+    write_deltalake(
+        path, pa.table({"id": pa.array([3], pa.int64()), "a": ["z"], "b": ["new"]}), mode="append"
+    )
+    table = open_table(path, 2)
+    found = rows_having(table, ["a", "b", "id"], {"id": pa.array([2, 3], pa.int64())})
+    assert sorted(found.to_pylist(), key=lambda row: row["id"]) == [
+        {"a": "y", "b": None, "id": 2},
+        {"a": "z", "b": "new", "id": 3},
+    ]
+    assert rows_having(table, ["id"], {"b": pa.array(["new", "old"])}).to_pylist() == [{"id": 3}]
+    with pytest.raises(NeedsSparkError, match="NULL is looked up"):
+        rows_having(table, ["id"], {"b": pa.array([None], pa.string())})
