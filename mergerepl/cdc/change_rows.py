@@ -270,7 +270,8 @@ def _parts(columns: int) -> dict[str, Column]:
     """Return the masks of a group taken together, as hexadecimal texts from the left."""
     parts = {}
     for at, wide in mask_chunks(columns):
-        number = F.conv(F.hex(F.substring(quote(UPDATE_MASK), at + 1, wide)), 16, 10).cast("bigint")
+        digits = F.conv(F.hex(F.substring(quote(UPDATE_MASK), at + 1, wide)), 16, 10)
+        number = digits.cast("decimal(18,0)").cast("bigint")
         parts[f"mask{at}"] = F.lpad(F.hex(F.bit_or(number)), 2 * wide, "0")
     return parts
 

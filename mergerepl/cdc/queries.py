@@ -5,11 +5,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
-from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as SqlWindow
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from mergerepl.cdc.change_rows import (
@@ -23,7 +21,10 @@ from mergerepl.cdc.change_rows import (
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
 from mergerepl.cdc.tables import CdcTables, check_range, checked_lsn, lsn_of_text, version_through
 from mergerepl.delta import appended
+from mergerepl.delta.commit_files import few_rows, frame_here
+from mergerepl.delta.engine_choice import NeedsSparkError, require_few
 from mergerepl.delta.feed.column_changes import column_id, is_mapped
+from mergerepl.delta.small_writer import rows_problem
 from mergerepl.delta.tables import (
     head_version,
     is_another_commit,
@@ -33,9 +34,10 @@ from mergerepl.delta.tables import (
     read_version,
 )
 from mergerepl.errors import StoreError
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
-from mergerepl.rows.images import all_true, with_readable
+from mergerepl.rows.images import all_true
 from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
@@ -47,7 +49,6 @@ from mergerepl.systables.cdc import (
     INSERT,
     LSN_TIME_MAPPING,
     OPERATION,
-    RESERVED_PREFIX,
     SCAN_CYCLE,
     SEQVAL,
     START_LSN,
@@ -89,7 +90,7 @@ def open_window(
     gate = database.max_lsn()
     chosen = database.instance(instance)
     first, last = check_range(chosen, first, last, gate=gate)
-    rows = _opened(database.spark, database.change_table(chosen), first, last)
+    rows = _opened(database, database.change_table(chosen), first, last)
     # The low end is read afterwards: a cleanup that removed rows before has moved it by now.
     chosen = database.instance(instance)
     check_range(chosen, first, last, gate=gate)
@@ -102,12 +103,26 @@ def open_window(
     )
 
 
-def _opened(spark: SparkSession, table: Location, first: Lsn, last: Lsn) -> DataFrame:
-    """Return rows of a change table at its present version; files of other scan cycles are not opened."""
+def _opened(database: CdcTables, table: Location, first: Lsn, last: Lsn) -> DataFrame:
+    """Return rows of a change table at its present version; files of other scan cycles are not opened.
+
+    Raises: NeedsSparkError in process if Arrow does not read them as Spark does, or there are too many.
+    """
     bounds = {SCAN_CYCLE: (first.scan_cycle - 1, last.scan_cycle)}
-    rows = read_columns(spark, table, head_version(table), bounds=bounds)
-    cycle = f"{quote(SCAN_CYCLE)} between {first.scan_cycle} and {last.scan_cycle}"
-    return rows.where(f"{cycle} and {quote(START_LSN)} between X'{first.hex()}' and X'{last.hex()}'")
+    if not is_in_process():
+        rows = read_columns(database.spark, table, head_version(table), bounds=bounds)
+    else:
+        state = open_table(table)
+        if (problem := rows_problem(state)) is not None:
+            raise NeedsSparkError(problem, table)
+        names = [each["name"] for each in state.fields]
+        rows = frame_here(few_rows(state, names, is_key=False, bounds=bounds), state)
+    cycle, lsn = F.col(quote(SCAN_CYCLE)), F.col(quote(START_LSN))
+    rows = rows.where((cycle >= first.scan_cycle) & (cycle <= last.scan_cycle))
+    rows = rows.where((lsn >= F.lit(bytes(first))) & (lsn <= F.lit(bytes(last))))
+    if is_in_process():
+        require_few(count := rows.count(), count * len(rows.columns))
+    return rows
 
 
 def all_changes(
@@ -125,7 +140,7 @@ def all_changes(
         window = open_window(tables, instance, from_lsn, to_lsn)
         rows = window.rows
         if option == ALL:
-            rows = rows.where(f"{quote(OPERATION)} <> {UPDATE_BEFORE}")
+            rows = rows.where(F.col(quote(OPERATION)) != UPDATE_BEFORE)
         if ordered:
             rows = rows.orderBy(*map(quote, (START_LSN, SEQVAL, OPERATION)))
         leading = (START_LSN, SEQVAL, OPERATION, UPDATE_MASK)
@@ -191,8 +206,11 @@ def with_rows_at_end(
 
     `doubtful` has the key, and the __$start_lsn and __$seqval of the last event.
 
-    Raises: CdcError 22838 if the source has two rows of such a key there, 22859 if that version cannot be read any more.
+    Raises: CdcError 22838 if the source has two rows of such a key there, 22859 if that version cannot be read any more;
+        NeedsSparkError in process.
     """
+    if is_in_process():
+        raise NeedsSparkError("the changes of a key do not determine its row")
     doubtful = keep_in_memory(doubtful)
     same_key = all_true([F.col(f"n.{quote(each)}").eqNullSafe(F.col(f"d.{quote(each)}")) for each in key])
     of_session = database.in_session(net.sparkSession)
@@ -331,21 +349,3 @@ def _colons(name: str, *lengths: int) -> Column:
         parts.append(F.lower(F.hex(F.substring(name, at, length))))
         at += length
     return F.concat_ws(":", *parts)
-
-
-def first_rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """Return at most `limit` rows of changes, and the number of all: LSNs and masks in hexadecimal, values as text."""
-    names = [name for name in frame.columns if not name.startswith(RESERVED_PREFIX)]
-    with plain_errors("changes were read"):
-        found = with_readable(frame.limit(limit + 1), names).collect()
-        total = len(found) if len(found) <= limit else frame.count()
-    rows = [
-        {name: _shown(name, value) for name, value in zip(frame.columns, row, strict=True)}
-        for row in found[:limit]
-    ]
-    return rows, total
-
-
-def _shown(name: str, value: Any) -> Any:
-    is_own = name.startswith(RESERVED_PREFIX) and name != OPERATION
-    return f"0x{bytes(value).hex().upper()}" if is_own and value is not None else value

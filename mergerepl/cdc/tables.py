@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mergerepl import roots
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError, ScanInProgressError
+from mergerepl.delta.engine_choice import NO_SESSION
 from mergerepl.delta.sql_text import in_utc, timestamp_literal
 from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import transaction_version
 from mergerepl.errors import LeaseError
+from mergerepl.frames import is_in_process
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import ZERO, Lsn
 from mergerepl.logreader.plan import TRANSACTION, transaction_id
@@ -69,7 +71,9 @@ class CdcTables(ControlDatabase):
 
     @property
     def spark(self) -> SparkSession:
-        """The session to read in. Raises: EngineError if it cannot be used."""
+        """The session to read in; None in process, where nothing uses one. Raises: EngineError if it cannot be used."""
+        if is_in_process():
+            return NO_SESSION
         from mergerepl.spark import session as engine
 
         return engine.session() if self.given is None else engine.usable(self.given)

@@ -188,7 +188,7 @@ def changes(
       mergerepl cdc changes orders --from 0x003757F80000002A0003 --row-filter all-update-old
       mergerepl cdc changes orders --net --row-filter all-with-merge
     """
-    from mergerepl.cdc.queries import first_rows
+    from mergerepl.cdc.shown_changes import shown_changes
 
     allowed = ("all", "all-with-mask", "all-with-merge") if net else ("all", "all-update-old")
     if row_filter not in allowed:
@@ -196,11 +196,14 @@ def changes(
     if isinstance(from_, int) or isinstance(to, int):
         raise click.UsageError("Changes have times and LSNs: write --from and --to as 2026-11-01 or 0x….")
     source = captured(run.place, instance)
-    first, last = source.ends(from_, to)
-    frame = (source.net_changes if net else source.changes)(first, last, row_filter.replace("-", " "))
-    rows, total = first_rows(frame, limit)
-    value = {"from_lsn": str(first), "to_lsn": str(last), "rows": rows, "total": total}
-    run.output.reported(value, _change_parts(rows, frame.columns, total))
+    found = shown_changes(source, from_, to, row_filter.replace("-", " "), net=net, limit=limit)
+    value = {
+        "from_lsn": str(found.from_lsn),
+        "to_lsn": str(found.to_lsn),
+        "rows": found.rows,
+        "total": found.total,
+    }
+    run.output.reported(value, _change_parts(found.rows, found.columns, found.total))
 
 
 def _change_parts(rows: Sequence[Mapping[str, object]], names: Sequence[str], total: int) -> list[Part]:

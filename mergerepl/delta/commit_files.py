@@ -21,7 +21,7 @@ from mergerepl.delta.engine_choice import (
 from mergerepl.delta.footers import footer_problem, may_have, read_footer
 from mergerepl.delta.log import log_actions
 from mergerepl.delta.parquet_files import parquet_source
-from mergerepl.delta.reads import may_hold, plain_files
+from mergerepl.delta.reads import Bounds, may_hold, plain_files
 from mergerepl.delta.small_writer import KEY_TYPES, MOST_BYTES, MOST_FILES, feature_problem
 from mergerepl.delta.table import TableState
 from mergerepl.frames import DataFrame
@@ -294,8 +294,12 @@ def rows_having(
 
 
 @arrow_refusals()
-def few_rows(table: TableState, columns: Sequence[str], *, is_key: bool = True) -> "pa.Table":
+def few_rows(
+    table: TableState, columns: Sequence[str], *, is_key: bool = True, bounds: Bounds | None = None
+) -> "pa.Table":
     """Return columns of a small table's rows; `is_key`: they are compared as keys.
+
+    Files that hold no row within the bounds are not opened.
 
     Raises: NeedsSparkError if Arrow does not read the rows as Spark does, or there are too many.
     """
@@ -308,10 +312,10 @@ def few_rows(table: TableState, columns: Sequence[str], *, is_key: bool = True) 
         is_fit = stored is not None and isinstance(stored["type"], str)
         if stored is None or not is_fit or (is_key and stored["type"] not in KEY_TYPES):
             raise NeedsSparkError(f"the type of column '{name}'")
-    plain = plain_files(table)
+    plain = plain_files(table, bounded=bounds or ())
     if plain is None:
         raise NeedsSparkError(f"the rows of '{table.path}' are not those of its files")
-    files = [table.path / each["path"] for each in plain]
+    files = [table.path / each["path"] for each in plain if may_hold(each, bounds or {})]
     _require_few(sum(readable_rows(table, files)))
     empty = pa.schema([table.arrow_schema.field(name) for name in columns]).empty_table()
     rows = (read_rows(file, table, columns, "insert").select(list(columns)) for file in files)

@@ -81,6 +81,12 @@ def require_texts(rows: "pa.Table | pa.RecordBatch") -> None:
         raise NeedsSparkError(reason_of(error)) from error
 
 
+def require_few(rows: int, values: int) -> None:
+    """Check that the rules may run in this process on these changed rows. Raises: TooLargeForArrowError."""
+    if rows > MOST_IN_PROCESS or values > MOST_VALUES:
+        raise TooLargeForArrowError(f"{rows} rows changed, with {values} values")
+
+
 @dataclass(frozen=True)
 class EngineChoice:
     """The engines of a session, chosen once: where its rules run, and who writes rows.

@@ -25,6 +25,7 @@ __all__ = (
     "cached",
     "in_process",
     "in_process_frames",
+    "in_utc",
     "is_in_process",
     "on_spark",
 )
@@ -81,6 +82,14 @@ def bits_of(value: "Column") -> "Column":
     from mergerepl.frames import functions
 
     made: Any = functions.bits
+    return made(value)  # type: ignore[no-any-return]
+
+
+def in_utc(value: "Column") -> "Column":
+    """Return, in process, an instant as the date and time that it is in UTC; NULL is NULL."""
+    from mergerepl.frames import functions
+
+    made: Any = functions.in_utc
     return made(value)  # type: ignore[no-any-return]
 
 

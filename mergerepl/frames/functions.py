@@ -55,6 +55,11 @@ def bits(value: Column) -> Column:
     return made(lambda one: Typed(BINARY, turned(one.of, exact(one.type))), value)
 
 
+def in_utc(value: Column) -> Column:
+    """Return an instant as the date and time that it is in UTC, whatever a session's zone. PySpark has no such function."""
+    return made(lambda one: Typed(T.TimestampNTZType(), one.of), value)
+
+
 def _flat(cols: Sequence[Any]) -> list[Column]:
     return [col(each) for each in (cols[0] if len(cols) == 1 and isinstance(cols[0], list | tuple) else cols)]
 
@@ -297,6 +302,12 @@ def _unhex(text: str) -> bytes | None:
     return bytes.fromhex(text if len(text) % 2 == 0 else f"0{text}") if is_hex else None
 
 
+def _of_hex(text: str) -> str | None:
+    if not all(each in string.hexdigits for each in text):
+        raise NotInProcessError("conv of other texts")
+    return str(int(text, 16)) if text else None
+
+
 def _abs(one: Typed) -> Typed:
     if type(one.type) not in INTEGERS:
         raise NotInProcessError("abs of what is no whole number")
@@ -329,6 +340,7 @@ FUNCTIONS: dict[str, Make] = {
     "array_union": _sets(lambda one, other, _: (*one, *other)),
     "arrays_overlap": partial(together, _overlap),
     "arrays_zip": _arrays_zip,
+    "bit_or": aggregates.of_values(partial(reduce, operator.or_)),
     "bit_xor": aggregates.of_values(partial(reduce, operator.xor)),
     "broadcast": lambda frame: frame,
     "coalesce": partial(together, _coalesce),
@@ -337,6 +349,7 @@ FUNCTIONS: dict[str, Make] = {
     "collect_set": aggregates.aggregate(aggregates.collect_set),
     "concat": partial(together, _concat),
     "concat_ws": _concat_ws,
+    "conv": _only("conv of other bases", _strict(STRING, _of_hex), 16, 10),
     "count": aggregates.count,
     "count_if": aggregates.aggregate(
         lambda one: Typed(LONG, lambda rows: sum(one.of(row) is True for row in rows))

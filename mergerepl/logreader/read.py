@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from mergerepl.delta.engine_choice import MOST_IN_PROCESS, MOST_VALUES, NeedsSparkError, TooLargeForArrowError
+from mergerepl.delta.engine_choice import NeedsSparkError, require_few
 from mergerepl.delta.feed.column_changes import added_fields
 from mergerepl.delta.feed.commit_changes import (
     KeptEvents,
@@ -92,7 +92,7 @@ def require_in_process(root: Location, sources: Iterable[SourcePlan]) -> None:
                 raise NeedsSparkError(problem, path)
             if nested := [each["name"] for each in reading.fields if not isinstance(each["type"], str)]:
                 raise NeedsSparkError(f"column '{nested[0]}' is nested", path)
-    _require_few(rows, values)
+    require_few(rows, values)
 
 
 def require_few_read(sources: Iterable[ReadSource]) -> None:
@@ -102,12 +102,7 @@ def require_few_read(sources: Iterable[ReadSource]) -> None:
     """
     if is_in_process():
         counts = [(each.changes, len(each.readings[-1].fields)) for each in sources if each.readings]
-        _require_few(sum(rows for rows, _ in counts), sum(rows * columns for rows, columns in counts))
-
-
-def _require_few(rows: int, values: int) -> None:
-    if rows > MOST_IN_PROCESS or values > MOST_VALUES:
-        raise TooLargeForArrowError(f"{rows} rows changed, with {values} values")
+        require_few(sum(rows for rows, _ in counts), sum(rows * columns for rows, columns in counts))
 
 
 def read_source(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pyspark.sql import types as T
 
-from mergerepl.frames import Column, DataFrame, F, bits_of, cached, is_in_process
+from mergerepl.frames import Column, DataFrame, F, NeedsSparkError, bits_of, cached, in_utc, is_in_process
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.sql import quote, struct_type
 
@@ -173,9 +173,16 @@ def key_text(value: Column, data_type: T.DataType) -> Column:
 
 
 def readable(value: Column, data_type: T.DataType) -> Column:
-    """Return a value as readable text, including values that Python lacks and bytes that are not UTF-8."""
+    """Return a value as readable text, including values that Python lacks and bytes that are not UTF-8.
+
+    Raises: NeedsSparkError in process for floats, whose texts depend on the version of Java.
+    """
     if isinstance(data_type, T.BinaryType):
         return F.concat(F.lit("0x"), F.hex(value))
+    if is_in_process() and isinstance(data_type, T.FloatType | T.DoubleType):
+        raise NeedsSparkError(f"a text of type {data_type.simpleString()}")
+    if is_in_process() and isinstance(data_type, T.TimestampType):
+        value = in_utc(value)
     text = value.cast("string")
     return F.make_valid_utf8(text) if isinstance(data_type, T.StringType) else text
 

@@ -17,11 +17,11 @@ from mergerepl.cdc import consumer
 from mergerepl.cdc.change_rows import change_rows
 from mergerepl.cdc.tables import tables_at
 from mergerepl.cli.main import main
+from mergerepl.delta import engine_choice
 from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import FailpointError
 from mergerepl.frames import is_in_process
-from mergerepl.logreader import read
 from mergerepl.logreader.positions import read_state
 from tests.cdc.databases import (
     add,
@@ -110,7 +110,7 @@ def test_many_values_of_few_rows_are_captured_by_spark(
     def asked(**_: object) -> None:
         raise RuntimeError("Spark was asked for")
 
-    monkeypatch.setattr("mergerepl.logreader.read.MOST_VALUES", 2)
+    monkeypatch.setattr("mergerepl.delta.engine_choice.MOST_VALUES", 2)
     monkeypatch.setattr("mergerepl.spark.session.session", asked)
     with pytest.raises(RuntimeError, match="asked for"):
         cdc.Database(replica_dir).capture()
@@ -144,7 +144,7 @@ def test_rows_that_this_process_cannot_make_are_made_by_spark_also_after_a_table
 def test_many_rows_that_no_commit_counts_are_left_to_spark(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "MOST_IN_PROCESS", 3)
+    monkeypatch.setattr(engine_choice, "MOST_IN_PROCESS", 3)
     names = ("orders", "stock")
     enabled(replica_dir, {name: {1: ("a", 1), 2: ("b", 2)} for name in names})
     engines = []
