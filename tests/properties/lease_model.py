@@ -194,6 +194,14 @@ class Model:
                 quit_ = agent._replace(pc="end")
             yield f"{i} {agent.pc}: gives up waiting", self.put_agent(st, i, quit_)
 
+    def change(self, st: State, i: int, a: Agent, side: str, value: object, pc: str, **known):
+        """Set the value of a register that the agent holds, and go on; the agent ends if it was displaced."""
+        own = getattr(a, side.lower())
+        new = own._replace(value=value)
+        ok = a._replace(pc=pc, **{side.lower(): new._replace(etag=own.etag + 1)}, **known)
+        is_mine = lambda r: r.owner == i and r.value == value  # noqa: E731
+        yield from self.put(st, i, a, (side, own.etag, new), is_mine, ok, a._replace(pc="end"))
+
     def agent_steps(self, st: State, i: int, a: Agent):
         go = lambda **changed: self.put_agent(st, i, a._replace(**changed))  # noqa: E731
         d, pc = self.d, a.pc
@@ -212,15 +220,8 @@ class Model:
             got = a._replace(pc=after if mine.dirty and d.fence else self.after_fences(side, a), info=())
             got = got._replace(**{side.lower(): mine._replace(etag=condition + 1)})
             again = a._replace(pc=f"read {side}", info=())
-            yield from self.put(
-                st,
-                i,
-                a,
-                (side, condition, mine),
-                lambda r: r.owner == i and r.fence == mine.fence,
-                got,
-                again,
-            )
+            is_mine = lambda r: r.owner == i and r.fence == mine.fence  # noqa: E731
+            yield from self.put(st, i, a, (side, condition, mine), is_mine, got, again)
         elif pc in FENCES:
             table = FENCES[pc][0]
             yield f"{i} {pc}", go(pc=FENCES[pc][1], at=len(getattr(st, table)))
@@ -236,15 +237,9 @@ class Model:
                 "C": "fence R",
                 "R": self.after_fences("S", a),
             }[table]
-            yield from self.put(
-                st,
-                i,
-                a,
-                (table, a.at, row),
-                lambda log: len(log) > a.at and log[a.at] == row,
-                a._replace(pc=following),
-                a._replace(pc=f"fence {table}"),
-            )
+            ok, failed = a._replace(pc=following), a._replace(pc=f"fence {table}")
+            is_mine = lambda log: len(log) > a.at and log[a.at] == row  # noqa: E731
+            yield from self.put(st, i, a, (table, a.at, row), is_mine, ok, failed)
         elif pc == "read I":
             row = last_row(st.I, "i")
             yield f"{i} {pc}", go(pc="read R", info=(row[4] if row else 0, row[3] if row else 0))
@@ -266,35 +261,12 @@ class Model:
             else:
                 yield f"{i} {pc}", go(pc="void" if d.void else "drop pointer", p=st.P)
         elif pc == "void":
-            new = a.p._replace(value=a.p.value)
-            yield from self.put(
-                st,
-                i,
-                a,
-                ("P", a.p.etag, new),
-                lambda r: False,
-                a._replace(pc="drop pointer"),
-                a._replace(pc="see P", p=None),
-            )
+            ok, failed = a._replace(pc="drop pointer"), a._replace(pc="see P", p=None)
+            yield from self.put(st, i, a, ("P", a.p.etag, a.p), lambda r: False, ok, failed)
         elif pc == "drop pointer":
-            new = a.s._replace(value=None)
             base, seq, session = a.info
-            ok = a._replace(
-                pc="open C",
-                p=None,
-                s=new._replace(etag=a.s.etag + 1),
-                plan=(session, 0, 0, base, seq, i),
-                info=(),
-            )
-            yield from self.put(
-                st,
-                i,
-                a,
-                ("S", a.s.etag, new),
-                lambda r: r.owner == i and r.value is None,
-                ok,
-                a._replace(pc="end"),
-            )
+            plan = (session, 0, 0, base, seq, i)
+            yield from self.change(st, i, a, "S", None, "open C", p=None, plan=plan, info=())
         elif pc == "plan":
             low, number, base, seq = a.info
             staged = a.p.value if d.commit == "register" else self.staged(st)
@@ -309,100 +281,33 @@ class Model:
         elif pc == "settle":
             # Still the holder of P? Then the session that the pointer names can never be staged any more.
             seen = a.p._replace(etag=a.p.etag + 1)
-            ok = a._replace(pc="forget", p=seen)
-            yield from self.put(
-                st,
-                i,
-                a,
-                ("P", a.p.etag, a.p),
-                lambda r: r.owner == i and r.etag == seen.etag,
-                ok,
-                a._replace(pc="end"),
-            )
+            ok, failed = a._replace(pc="forget", p=seen), a._replace(pc="end")
+            is_mine = lambda r: r.owner == i and r.etag == seen.etag  # noqa: E731
+            yield from self.put(st, i, a, ("P", a.p.etag, a.p), is_mine, ok, failed)
         elif pc == "forget":
-            new = a.s._replace(value=None)
-            ok = a._replace(pc="plan", s=new._replace(etag=a.s.etag + 1))
-            yield from self.put(
-                st,
-                i,
-                a,
-                ("S", a.s.etag, new),
-                lambda r: r.owner == i and r.value is None,
-                ok,
-                a._replace(pc="end"),
-            )
+            yield from self.change(st, i, a, "S", None, "plan")
         elif pc == "point":
-            new = a.s._replace(value=i)
-            ok = a._replace(pc="stage", s=new._replace(etag=a.s.etag + 1))
-            yield from self.put(
-                st,
-                i,
-                a,
-                ("S", a.s.etag, new),
-                lambda r: r.owner == i and r.value == i,
-                ok,
-                a._replace(pc="end"),
-            )
+            yield from self.change(st, i, a, "S", i, "stage")
+        elif pc == "stage" and d.commit == "register":
+            yield from self.change(st, i, a, "P", a.plan, "open D")
         elif pc == "stage":
-            if d.commit == "register":
-                new = a.p._replace(value=a.plan)
-                ok = a._replace(pc="open D", p=new._replace(etag=a.p.etag + 1))
-                yield from self.put(
-                    st,
-                    i,
-                    a,
-                    ("P", a.p.etag, new),
-                    lambda r: r.owner == i and r.value == a.plan,
-                    ok,
-                    a._replace(pc="end"),
-                )
+            name = (a.plan[0], a.p.fence if d.commit == "fence in name" else 0)
+            if name in {n for n, _ in st.names}:
+                yield f"{i} stage: refused", go(pc="end")
             else:
-                name = (a.plan[0], a.p.fence if d.commit == "fence in name" else 0)
-                there = {n for n, _ in st.names}
-                if name in there:
-                    yield f"{i} stage: refused", go(pc="end")
-                else:
-                    yield (
-                        f"{i} stage: put",
-                        self.put_agent(
-                            st._replace(names=(*st.names, (name, a.plan))), i, a._replace(pc="open D")
-                        ),
-                    )
+                named = st._replace(names=(*st.names, (name, a.plan)))
+                yield f"{i} stage: put", self.put_agent(named, i, a._replace(pc="open D"))
         elif pc in ("open D", "open C", "open R", "open I"):
             yield from self.open_table(st, i, a)
         elif pc.startswith(("rust", "spark")):
             yield from self.write_table(st, i, a)
+        elif pc == "unstage" and d.commit == "register":
+            yield from self.change(st, i, a, "P", None, "clear pointer")
         elif pc == "unstage":
-            if d.commit != "register":
-                names = tuple(each for each in st.names if each[1] != a.plan)
-                yield (
-                    f"{i} unstage",
-                    self.put_agent(st._replace(names=names), i, a._replace(pc="clear pointer")),
-                )
-                return
-            new = a.p._replace(value=None)
-            ok = a._replace(pc="clear pointer", p=new._replace(etag=a.p.etag + 1))
-            yield from self.put(
-                st,
-                i,
-                a,
-                ("P", a.p.etag, new),
-                lambda r: r.owner == i and r.value is None,
-                ok,
-                a._replace(pc="end"),
-            )
+            left = st._replace(names=tuple(each for each in st.names if each[1] != a.plan))
+            yield f"{i} unstage", self.put_agent(left, i, a._replace(pc="clear pointer"))
         elif pc == "clear pointer":
-            new = a.s._replace(value=None)
-            ok = a._replace(pc="release S", s=new._replace(etag=a.s.etag + 1))
-            yield from self.put(
-                st,
-                i,
-                a,
-                ("S", a.s.etag, new),
-                lambda r: r.owner == i and r.value is None,
-                ok,
-                a._replace(pc="end"),
-            )
+            yield from self.change(st, i, a, "S", None, "release S")
         elif pc in ("release S", "release P"):
             side = pc[-1]
             own = a.s if side == "S" else a.p

@@ -292,32 +292,3 @@ SCOPES = {
 def play(tree, options, steps):
     world = World(tree, **options)
     bring_to_rest(world, steps, do, finish)
-
-
-def explore(tree, options, ops, depth):
-    """Play every history of these steps up to a depth."""
-    played, level = 0, [()]
-    for _ in range(depth):
-        level = [(*steps, op) for steps in level for op in ops]
-        for steps in level:
-            try:
-                play(tree, {**options, "keys": ("x",)}, steps)
-            except Broken as broken:
-                raise Broken(f"{broken}\n{steps}") from None
-        played += len(level)
-    return played
-
-
-def caught(rule, seeds):
-    for name, (needs, tree, options, steps) in GOLDEN.items():
-        if needs == rule:
-            try:
-                play(tree, {**options, "off": (rule,)}, steps)
-            except Broken as broken:
-                return name, str(broken)
-    for seed in range(seeds):
-        try:
-            history(seed, off=(rule,))
-        except Broken as broken:
-            return f"history {seed}", str(broken)
-    return None, "not caught"
