@@ -199,9 +199,9 @@ class Replica(Caller):
             dry_run: Write nothing; no JVM starts.
             progress: Receives each table.
 
-        Raises: ConfigurationError; StoreError if a session is staged or a table cannot be written; PublicationError if
-            Delta refuses a property; EngineError; LeaseError, CommitConflictError (run again: each table is written
-            whole or not at all).
+        Raises: ConfigurationError; ConflictError if a session is staged; StoreError if a table cannot be written;
+            PublicationError if Delta refuses a property; EngineError; LeaseError, CommitConflictError (run again: each
+            table is written whole or not at all).
         """
         from mergerepl.monitoring.tune import tune_replica
 

@@ -11,7 +11,7 @@ from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
 from mergerepl.conflicts.kept_columns import KeptColumns
 from mergerepl.delta import appended
 from mergerepl.delta.tables import read_version
-from mergerepl.errors import ConfigurationError, ConflictError
+from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflict_filter import Choice, Wish
 from mergerepl.model.conflicts import RetryResult
@@ -19,6 +19,7 @@ from mergerepl.monitoring.parties import article_named, in_reach
 from mergerepl.monitoring.waiting import is_all_captured
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import SEQ, ArticleRuns, newest
+from mergerepl.replica.subscription import refuse_staged
 from mergerepl.rows.images import (
     all_true,
     differing_columns,
@@ -268,10 +269,10 @@ def retry_failed(
     marked: dict[str, int] = {}
     sources = [*in_reach(replica)]
     for source in sources:
-        refuse_interrupted(source)
+        refuse_staged(source)
     for source in sources:
         with lease(source.root, purpose="mergerepl conflicts retry"):
-            refuse_interrupted(source)
+            refuse_staged(source)
             named = {each.nickname for each in source.articles if artid in (None, each.artid)}
             waiting = [
                 row
@@ -284,16 +285,3 @@ def retry_failed(
                 source.ask_again([row.guidsrc for row in waiting])
                 marked[str(source.root)] = sum(row.changecount for row in waiting)
     return RetryResult(sum(marked.values()), marked)
-
-
-def refuse_interrupted(replica: Replica) -> None:
-    """Check that no session is staged here, and no pointer names one.
-
-    Raises: ConflictError.
-    """
-    if replica.has_staged():
-        raise ConflictError(
-            f"A session of '{replica.root}' was interrupted and has rows to write. Nothing was changed. Run "
-            "`mergerepl sync` first, which finishes it.",
-            replica=str(replica.root),
-        )

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from conflict.merge_columns import with_generated
 from mergerepl.changes import ROW, ROWGUID, Action
-from mergerepl.conflicts.decide_again import ACTION, NEW, decide_again, refuse_interrupted
+from mergerepl.conflicts.decide_again import ACTION, NEW, decide_again
 from mergerepl.conflicts.listing import conditions_of, no_conflict, require_ids
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.feed.window import feed_window
@@ -44,7 +44,7 @@ from mergerepl.model.progress import Progress
 from mergerepl.replica.application_ids import RESOLVE_APP_ID
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
-from mergerepl.replica.subscription import captured_position
+from mergerepl.replica.subscription import captured_position, refuse_staged
 from mergerepl.rows.images import image_type
 from mergerepl.rows.key_bounds import bounds_of
 from mergerepl.spark.errors import cause_of, engine_answers
@@ -88,7 +88,7 @@ def resolve_conflicts(
     """
     with lease(root, purpose="mergerepl conflicts resolve"):
         replica = Replica(root).require()
-        refuse_interrupted(replica)
+        refuse_staged(replica)
         rows = _chosen_rows(replica, chosen)
         resolution = str(uuid4())
         if wish.choice is Choice.WINNER:

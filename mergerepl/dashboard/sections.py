@@ -24,7 +24,7 @@ from mergerepl.dashboard.topology import Edge, Node, drawn
 from mergerepl.model.alerts import EXPIRATION
 from mergerepl.model.delivery import DeliveryState
 from mergerepl.model.relation import Relation, added
-from mergerepl.model.replica_status import ReplicaStatus, SessionRecord, SubscriptionStatus
+from mergerepl.model.replica_status import ReplicaStatus, SubscriptionStatus, conflicts_of
 from mergerepl.model.tasks import CRITICAL, UNKNOWN, WARNING, Run, Status, StatusWarning
 from mergerepl.model.words import counted
 
@@ -216,12 +216,6 @@ def _facts(each: Relation) -> str:
     return " · ".join(map(escape, facts))
 
 
-def conflicts_of(run: Run) -> float:
-    """Return the conflicts of a session."""
-    each = run.details
-    return each.upload.conflicts + each.download.conflicts if isinstance(each, SessionRecord) else 0
-
-
 def sessions(view: View) -> str:
     """Return small charts of the sessions of seven days, a row for each subscription, in the order of the subscriptions."""
     groups: dict[tuple[str, str], list[Run]] = {
@@ -251,11 +245,11 @@ def _session_charts(view: View, root: str, publication: str, runs: Sequence[Run]
     facts = [publication, counted(len(runs), "run")]
     facts += [f"{int(sum(failed)):,} failed"] if any(failed) else []
     longest = charts.duration_text(max(run.duration_s for run in runs))
-    changes, clashes = sum(run.changes for run in runs), int(sum(map(conflicts_of, runs)))
+    changes, clashes = sum(run.changes for run in runs), sum(conflicts_of(run.details) for run in runs)
     return (
         f'<strong title="{escape(root)}">{escape(name)}</strong><br><span class="faint">'
         f"{escape(' · '.join(facts))}</span>",
         f"{chart('time', lambda run: run.duration_s, 'seconds of runs', failed)}<small>longest {longest}</small>",
         f"{chart('rows', lambda run: run.changes, 'changes')}<small>{changes:,} in all</small>",
-        f"{chart('conflicts', conflicts_of, 'conflicts')}<small>{clashes:,} in all</small>",
+        f"{chart('conflicts', lambda run: conflicts_of(run.details), 'conflicts')}<small>{clashes:,} in all</small>",
     )

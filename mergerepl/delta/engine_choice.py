@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from mergerepl.delta.table import reason_of
 from mergerepl.frames import NeedsSparkError as NeedsSparkError
-from mergerepl.frames import NotInProcessError, in_process
+from mergerepl.frames import NotInProcessError, in_process, is_in_process
 from mergerepl.settings import Settings
 from mergerepl.store.location import Location
 
@@ -39,6 +39,15 @@ NO_SESSION = cast("SparkSession", None)
 """Stands for the Spark session in process, where nothing uses one."""
 
 log = logging.getLogger(__name__)
+
+
+def embedded_spark() -> "SparkSession":
+    """Return the Spark session of this process, started when it is first asked for; `NO_SESSION` in process."""
+    if is_in_process():
+        return NO_SESSION
+    from mergerepl.spark import session as engine
+
+    return engine.session()
 
 
 class TooLargeForArrowError(NeedsSparkError):

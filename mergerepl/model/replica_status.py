@@ -147,6 +147,11 @@ class SessionRecord:
     phase: str = ""
 
 
+def conflicts_of(details: object) -> int:
+    """Return the conflicts that a session met; what else ran meets none."""
+    return details.upload.conflicts + details.download.conflicts if isinstance(details, SessionRecord) else 0
+
+
 @dataclass(frozen=True)
 class ColumnVersion:
     """colv1 of one column: the replica (nickname) of its last change, and its version."""

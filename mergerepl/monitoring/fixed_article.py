@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import PUBLISHER
-from mergerepl.delta.engine_choice import NO_SESSION
+from mergerepl.delta.engine_choice import embedded_spark
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.tables import open_table
 from mergerepl.errors import ConfigurationError
@@ -89,7 +89,7 @@ class FixedArticle:
         from mergerepl.rows.key_bounds import bounds_of, same_key
         from mergerepl.spark.in_memory import broadcast_if_few
 
-        spark = _session()
+        spark = embedded_spark()
         touched = None
         if touched_since is not None:
             touched = recorded_keys(spark, self.ends, self.articles, touched_since, kept)
@@ -137,15 +137,6 @@ class FixedArticle:
         found = subscribed_rows(spark, publication, end.other.partition_id, base, article.name, kept)
         names = zip(article.fields, article.columns, strict=True)
         return found.select(*(F.col(f"{ROW}.{f}").alias(name) for f, name in names))
-
-
-def _session() -> "SparkSession":
-    """Return the session that reads the rows. In process no reader uses one."""
-    if is_in_process():
-        return NO_SESSION
-    from mergerepl.spark import session as engine
-
-    return engine.session()
 
 
 def _few_rows(path: Location, version: int, article: PublishedArticle) -> DataFrame:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.changes import DELETED, GENERATION, PUBLISHER, ROW, ROWGUID, SUBSCRIBER
+from mergerepl.delta.engine_choice import embedded_spark
 from mergerepl.frames import F, in_process
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.tasks import PendingRow
@@ -61,7 +62,7 @@ def _rows(
     kept = Kept()
     try:
         with in_process() if is_here else nullcontext():
-            frame = _frame(None if is_here else _session(), end, article, kept)
+            frame = _frame(None if is_here else embedded_spark(), end, article, kept)
             if frame is None:
                 return []
             keys = {name: f"k{i}" for i, name in enumerate(article.identity)}
@@ -84,12 +85,6 @@ def _rows(
         )
         for i in range(found.num_rows)
     ]
-
-
-def _session() -> SparkSession:
-    from mergerepl.spark import session as engine
-
-    return engine.session()
 
 
 def _frame(

@@ -9,13 +9,14 @@ from mergerepl.delta.layout import layout, refuse_unclustered, write_in_key_orde
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import set_properties
 from mergerepl.delta.tables import open_table
-from mergerepl.errors import ConfigurationError, StoreError
+from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleTuning, TuneResult
 from mergerepl.monitoring.cost import layout_reasons
 from mergerepl.monitoring.parties import others
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import refuse_staged
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
 from mergerepl.tracking.sweep import sweep_root
@@ -36,9 +37,9 @@ def tune_replica(
         dry_run: Only report the tables to rewrite.
         progress: Receives each table.
 
-    Raises: ConfigurationError if a name is unknown, or that of an ended subscription; StoreError if a session is staged
-    or a table cannot be written; PublicationError if Delta refuses a property; LeaseError, CommitConflictError (run
-    again: each table is written whole or not at all).
+    Raises: ConfigurationError if a name is unknown, or that of an ended subscription; ConflictError if a session is
+    staged; StoreError if a table cannot be written; PublicationError if Delta refuses a property; LeaseError,
+    CommitConflictError (run again: each table is written whole or not at all).
     """
     started = time.monotonic()
     replica = Replica(root).require()
@@ -47,7 +48,7 @@ def tune_replica(
         if not dry_run:
             stack.enter_context(lease(replica.root, purpose=f"mergerepl tune {replica.root}"))
             sweep_root(replica.root)
-            _refuse_staged(replica)
+            refuse_staged(replica)
         done = tuple(_tuned(replica, article, file_bytes, dry_run, progress) for article in chosen)
     return TuneResult(str(replica.root), done, dry_run, round(time.monotonic() - started, 3))
 
@@ -67,15 +68,6 @@ def _chosen(replica: Replica, names: Sequence[str]) -> list[PublishedArticle]:
             )
     found = [each for each in there if not names or each.name in names]
     return list({replica.table(article): article for article in found}.values())
-
-
-def _refuse_staged(replica: Replica) -> None:
-    if replica.has_staged():
-        raise StoreError(
-            f"A session of '{replica.root}' was interrupted and has rows to write. No table was written again. Run "
-            "`mergerepl sync` first, which finishes it.",
-            replica=str(replica.root),
-        )
 
 
 def _tuned(

@@ -6,19 +6,13 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from mergerepl.model.alerts import Alerts
-from mergerepl.model.replica_status import SessionRecord
+from mergerepl.model.replica_status import conflicts_of
 from mergerepl.model.tasks import WARNING, Run, StatusWarning
 from mergerepl.model.words import counted
 from mergerepl.store.location import Location
 
 _LEAST_ROWS = 50
 """A session of fewer rows says nothing about speed, as in SQL Server's monitor."""
-
-
-def conflicts_of(run: Run) -> int:
-    """Return the conflicts that a session met; other runs meet none."""
-    found = run.details
-    return found.upload.conflicts + found.download.conflicts if isinstance(found, SessionRecord) else 0
 
 
 def session_warnings(runs: Iterable[Run], alerts: Alerts) -> Iterator[StatusWarning]:
@@ -41,6 +35,6 @@ def _exceeded(run: Run, alerts: Alerts) -> Iterator[str]:
         rate = run.changes / run.duration_s
         if rate < alerts.min_rows_per_second:
             yield f"carried {rate:,.1f} rows a second, fewer than {alerts.min_rows_per_second:g}"
-    conflicts = conflicts_of(run)
+    conflicts = conflicts_of(run.details)
     if alerts.conflicts_per_session is not None and conflicts > alerts.conflicts_per_session:
         yield f"met {counted(conflicts, 'conflict')}, more than {alerts.conflicts_per_session:,}"

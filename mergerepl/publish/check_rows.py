@@ -3,7 +3,6 @@
 The files must lie in the table's folder, and a copy must compute the same generated columns and keep the texts.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -21,8 +20,6 @@ from mergerepl.rows.images import differs_from_expression, with_readable
 from mergerepl.rows.sql import quote
 from mergerepl.spark.session import require_utc
 from mergerepl.store.location import Location
-
-logger = logging.getLogger(__name__)
 
 MOST_NAMED = 5
 MOST_TEXTS_NAMED = 3

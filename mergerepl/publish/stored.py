@@ -18,9 +18,10 @@ from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.counted_filters import counted_filters
 from mergerepl.replica.damage import require_schema_version
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import former_place
 from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session
-from mergerepl.store.storage import is_folder, is_writable, same_place
+from mergerepl.store.storage import is_folder, is_writable
 from mergerepl.systables import catalog, contents, registry, replinfo
 from mergerepl.systables.catalog import (
     ArticleRow,
@@ -255,7 +256,7 @@ def read_stored(publication: Publication, replicas: Sequence[ReplicaState]) -> S
     moved = {
         replica.root: before
         for replica in replicas[: 1 + len(publication.subscriptions)]
-        if (before := _former_place(replica)) is not None
+        if replica.info is not None and (before := former_place(replica.root, replica.info)) is not None
     }
     is_filtered = publication.joins or any(article.filter is not None for article in publication.articles)
     control = Replica(publisher.root)
@@ -409,30 +410,3 @@ def _refuse_orphans(root: Location, control: ControlPlane) -> None:
                 replica=str(root),
                 table=replinfo.NAME,
             )
-
-
-def _former_place(replica: ReplicaState) -> Location | None:
-    """Return the folder a replica was moved from; None if it was not moved.
-
-    Raises: PublicationError if the former folder still has it: one of the two is a copy, and changes made in both under
-    one identity would overwrite each other unnoticed.
-    """
-    if replica.info is None:
-        return None
-    before = Location.of(replica.info.root)
-    if same_place(before, replica.root):
-        return None
-    control = Replica(before).control
-    try:
-        there = control.rows(replinfo.TABLE) if control.exists(replinfo.TABLE) else []
-    except (StoreError, OSError):
-        there = []
-    if there and there[0].repid == replica.repid:
-        raise PublicationError(
-            f"'{replica.root}' is a copy of the replica at '{before}' (both are {replica.repid}); a replica "
-            "may exist only once. Use the original, or make the copy an independent table folder by "
-            f"removing '{replica.root / FOLDER}', or remove the original if the copy is to take its place.",
-            replica=str(replica.root),
-            original=str(before),
-        )
-    return before

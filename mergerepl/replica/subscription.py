@@ -15,6 +15,7 @@ from mergerepl.errors import (
     SUBSCRIBE_AGAIN,
     CaptureError,
     ConfigurationError,
+    ConflictError,
     EnumerationError,
     MergeReplError,
     OutOfReachError,
@@ -238,26 +239,43 @@ def refuse_copies(*replicas: Replica) -> None:
     Raises: PublicationError naming the original.
     """
     for replica in replicas:
-        _refuse_copy(replica, replica.info())
+        former_place(replica.root, replica.info())
 
 
-def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
+def former_place(root: Location, info: ReplicaInfo) -> Location | None:
+    """Return the folder that a replica was moved from; None if it was not moved.
+
+    Raises: PublicationError if the replica is still there too, so that one of the two is a copy.
+    """
     former = Location.of(info.root)
-    if same_place(former, replica.root) or not has_system_tables(former):
-        # Moved, or the same folder by another path.
-        return
+    if same_place(former, root):
+        return None
     try:
-        is_same = Replica(former).info().replid == info.replid
+        is_there = has_system_tables(former) and Replica(former).info().replid == info.replid
     except (MergeReplError, OSError):
         # The folder is not a replica any more, or cannot be read: no evidence that this one is a copy of it.
-        return
-    if is_same:
+        is_there = False
+    if is_there:
         raise PublicationError(
-            f"'{replica.root}' is a copy of the replica '{former}': both have replica id {info.replid}. Two "
+            f"'{root}' is a copy of the replica '{former}': both have replica id {info.replid}. Two "
             "replicas with one identity lose changes. Nothing was changed. Remove the copy's '_mergerepl' folder and "
             "subscribe it with `sync_type: none`, or remove the original if the replica was moved.",
-            replica=str(replica.root),
+            replica=str(root),
             original=str(former),
+        )
+    return former
+
+
+def refuse_staged(replica: Replica) -> None:
+    """Check that no session is staged here, and no pointer names one.
+
+    Raises: ConflictError.
+    """
+    if replica.has_staged():
+        raise ConflictError(
+            f"A session of '{replica.root}' was interrupted and has rows to write. Nothing was changed. Run "
+            "`mergerepl sync` first, which finishes it.",
+            replica=str(replica.root),
         )
 
 

@@ -12,7 +12,7 @@ import mergerepl
 from mergerepl.delta.layout import INDEXED_COLUMNS, STATISTICS_COLUMNS, layout
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.errors import LeaseError, StoreError
+from mergerepl.errors import ConflictError, LeaseError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.cost import Cost, cost, update_cost
 from mergerepl.store.lease import lease
@@ -276,7 +276,7 @@ def test_a_session_that_was_interrupted_is_finished_before(tmp_path: Path) -> No
     network = Network(tmp_path)
     dear(network)
     (network.root("hq") / "_mergerepl" / "staging" / "s1").mkdir(parents=True)
-    with pytest.raises(StoreError, match="Run `mergerepl sync` first"):
+    with pytest.raises(ConflictError, match="Run `mergerepl sync` first"):
         mergerepl.Replica(network.root("hq")).tune()
 
 

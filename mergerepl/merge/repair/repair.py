@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from enumeration.horizon import clock_of
 from mergerepl.changes import DELETED, OTHER_SIDE, PUBLISHER, ROW, ROWGUID, SUBSCRIBER
-from mergerepl.conflicts.decide_again import refuse_interrupted
 from mergerepl.errors import ConfigurationError
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.chosen_rows import NOTHING, ChosenRows
@@ -48,7 +47,7 @@ from mergerepl.monitoring.fixed_article import FixedArticle, article_pairs, subs
 from mergerepl.monitoring.fixed_versions import FixedEnd, fixed_ends
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, MISSING
 from mergerepl.replica.replica import recording_jvm
-from mergerepl.replica.subscription import own_priority, refuse_copies, require_ends
+from mergerepl.replica.subscription import own_priority, refuse_copies, refuse_staged, require_ends
 from mergerepl.rows.images import all_true, differing_columns, image_type
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.plain import plain_errors
@@ -104,7 +103,7 @@ def repair_subscription(
         refuse_copies(at_publisher, at_subscriber)
         for replica in (at_publisher, at_subscriber):
             replica.require_unedited()
-            refuse_interrupted(replica)
+            refuse_staged(replica)
         pubid = subscribed(at_publisher, at_subscriber, publication)
         ends = fixed_ends(at_publisher, at_subscriber, pubid)
         pairs = [

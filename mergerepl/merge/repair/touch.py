@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 
 from enumeration.horizon import clock_of
 from mergerepl.changes import DELETED, ROW, ROWGUID
-from mergerepl.conflicts.decide_again import refuse_interrupted
 from mergerepl.delta.tables import read_version
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.filters.chosen_rows import NOTHING, ChosenRows
@@ -32,7 +31,7 @@ from mergerepl.monitoring.fixed_article import check_present_columns
 from mergerepl.monitoring.parties import article_named
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.runs import ArticleRuns
-from mergerepl.replica.subscription import captured_position, own_priorities, refuse_copies
+from mergerepl.replica.subscription import captured_position, own_priorities, refuse_copies, refuse_staged
 from mergerepl.rows.images import all_true, image_type, rowguid_of_image, stored_image
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept
@@ -57,7 +56,7 @@ def touch_rows(
         replica = Replica(root).require()
         refuse_copies(replica)
         replica.require_unedited()
-        refuse_interrupted(replica)
+        refuse_staged(replica)
         info, of = replica.info(), article_named(replica, article, publication)
         info = replace(info, clock=clock_of(info, replica.subscriptions()))
         check_present_columns(replica, of)

@@ -8,8 +8,8 @@ follows it as it follows the same statement of any engine.
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from mergerepl.delta.engine_choice import embedded_spark
 from mergerepl.delta.feed.column_changes import ADD, DROP, RENAME, TYPE, ColumnChange, clause
 from mergerepl.delta.feed.window import FeedWindow, feed_window
 from mergerepl.delta.metadata import COMMENT, TableMetadata
@@ -29,9 +29,6 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def alter_published(
@@ -211,11 +208,7 @@ def _answers(
 
 
 def _write(publisher: Replica, table: TableState, change: ColumnChange) -> None:
-    def spark_of() -> "SparkSession":
-        from mergerepl.spark import session as engine
-
-        return recording_jvm(engine.session, (publisher,))()
-
+    spark_of = recording_jvm(embedded_spark, (publisher,))
     if change.kind == ADD:
         add_columns(spark_of, table.path, [_new_column(change)])
     else:

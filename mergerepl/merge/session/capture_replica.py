@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from enumeration.horizon import clock_of
+from mergerepl.delta.engine_choice import embedded_spark
 from mergerepl.merge.capture.record import Recorder, RowCounts
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.merge.schema.follow import follow_columns
@@ -62,13 +63,6 @@ def capture_held(
     Raises: CaptureError, SchemaMismatchError (nothing was captured).
     """
     return _capture(replica, [], spark_of or embedded_spark, progress, only=pubid, in_process=in_process)
-
-
-def embedded_spark() -> "SparkSession":
-    """Return Spark's session, started when it is first asked for."""
-    from mergerepl.spark import session as engine
-
-    return engine.session()
 
 
 def _capture(

@@ -3,10 +3,11 @@
 What the users wrote before is captured under the old definition. The new one counts from the commit that enters it.
 """
 
+from mergerepl.delta.engine_choice import embedded_spark
 from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.schema.columns import change_columns
 from mergerepl.merge.schema.follow import change_tracking
-from mergerepl.merge.session.capture_replica import capture_held, embedded_spark
+from mergerepl.merge.session.capture_replica import capture_held
 from mergerepl.merge.session.change_filters import change_filters
 from mergerepl.model.progress import Progress
 from mergerepl.publish.agent import ColumnsChange, DefinitionChange, TrackingChange

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from mergerepl.conflicts.decide_again import refuse_interrupted
 from mergerepl.delta.tables import is_delta_table
 from mergerepl.delta.vacuum import vacuum_read
 from mergerepl.errors import CaptureError, ConfigurationError
@@ -10,7 +9,7 @@ from mergerepl.merge.session.capture_replica import capture_replica
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.tasks import Vacuumed
 from mergerepl.replica.replica import Replica, recording_jvm
-from mergerepl.replica.subscription import captured_position
+from mergerepl.replica.subscription import captured_position, refuse_staged
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
@@ -47,7 +46,7 @@ def vacuum_replica(
     found = []
     with plain_errors(f"vacuuming '{root}'"), lease(replica.root, purpose="mergerepl vacuum"):
         replica = replica.reread()
-        refuse_interrupted(replica)
+        refuse_staged(replica)
         spark = recording_jvm(engine.session, (replica,))()
         info = replica.info()
         for path in paths:
