@@ -21,7 +21,8 @@ What `--json` prints is described in [cli-json.md](cli-json.md), every error in 
 
 OLD = """## Old words
 
-A command, an option or a Python name that is gone is answered with the new one. A name that is not in these tables stays.
+A command, an option or a Python name that is gone is answered with the new one. A name that is not in these tables stays. A
+task that `cdc`, `tracking` and `transactional` had of their own, such as `cdc status`, is a command of all products now.
 """
 
 

@@ -45,6 +45,12 @@ No value is cut. Output is ASCII: other characters are escaped. Without `--json`
 `2026-01-01T10:00:00+00:00`, `[1, 2]`, `{name: value}` for a struct and a map, `NULL`; of a longer value the first 1,000
 characters, with the number of all.
 
+A dry run prints the object of the run, with what would be done. Where that is known only afterwards it prints:
+
+```json
+{"dry_run": true, "would": "Partition 3 would be dropped."}
+```
+
 A command that fails before it has a result prints an error. That of Ctrl-C is `Interrupted` (exit code 130).
 
 ```json
@@ -196,11 +202,8 @@ RESULTS: dict[str, dict[str, Any]] = {
         "abort": Keys({"bsn": int, "state": str}),
         "adopt": Keys({"adopted": int}),
         "recover": Keys({"last_bsn": int, "last_csn": int, "open": Array[tracking.OpenTransaction, ...]}),
-        "key": Keys({"table": str, "packed": str}),
-        "key --unpack": Keys({"table": str, "values": Array[Any, ...]}),
-        "sql": tracking.EnumerationQueries,
     },
-    "abort": {"": Keys({"session": str}, "A dry run prints this, a run the object of `sync`.")},
+    "abort": {"": Keys({}, "As `sync`.")},
     "touch": {"": merge.TouchResult},
     "completion": {"": Keys({}, "No JSON: the script of the shell.")},
 }

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.cli.grammar import READS, RUNS, Invocation, group
 from mergerepl.cli.main import run_command
-from mergerepl.cli.options import option
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -31,16 +30,8 @@ agent = group(
 
 
 @agent.add(
-    effect=RUNS,
-    call="Agent.run",
-    options=(
-        option("--interval", default="60s", show_default=True),
-        "--no-sync",
-        "--detach",
-        "--dashboard",
-        "--metrics",
-        "--metrics-file",
-    ),
+    RUNS,
+    "Agent.run --interval=60s --no-sync --detach --dashboard --metrics --metrics-file",
     several_places=True,
 )
 def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **views: str | None) -> None:
@@ -63,7 +54,7 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
     if detach:
         started = run.work("start", lambda: agent.start(**terms, log_format=run.log_format))
         lines = [f"{each.root}: process {each.pid} runs." for each in started]
-        run.output.reported({"started": started}, lines)
+        run.report({"started": started}, *lines)
         return
 
     def report(event: JobEvent) -> None:
@@ -85,7 +76,7 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
         agent.run(**terms, report=report, pause=server.serve)
 
 
-@agent.add(effect=READS, call="Agent.status", several_places=True)
+@agent.add(READS, "Agent.status", several_places=True)
 def status(run: Invocation) -> None:
     """Show who runs the jobs, and what was asked of each.
 
@@ -96,10 +87,10 @@ def status(run: Invocation) -> None:
 
     found = _agent(run).status()
     parts = [part for each in found for part in jobs_of_root(each, each.jobs)]
-    run.output.reported({"agents": found}, parts)
+    run.report({"agents": found}, *parts)
 
 
-@agent.add(effect=RUNS, call="Agent.stop", options=("--wait",), several_places=True)
+@agent.add(RUNS, "Agent.stop --wait", several_places=True)
 def stop(run: Invocation, wait_s: float) -> None:
     """End the agent, after the cycle that runs.
 
@@ -113,7 +104,7 @@ def stop(run: Invocation, wait_s: float) -> None:
         f"{each.root}: no agent runs." if each.pid is None else f"{each.root}: process {each.pid} has ended."
         for each in found
     ]
-    run.output.reported({"stopped": found}, texts)
+    run.report({"stopped": found}, *texts)
 
 
 def _agent(run: Invocation) -> Agent:

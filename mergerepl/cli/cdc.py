@@ -10,38 +10,17 @@ import click
 
 from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, group
 from mergerepl.cli.main import FAILED
-from mergerepl.cli.options import key_columns, option
-from mergerepl.cli.place import captured
+from mergerepl.cli.options import key_columns
+from mergerepl.cli.place import captured, database
 from mergerepl.cli.report import tasks
-from mergerepl.cli.report.table import Columns, Part, Table, cell, listing
+from mergerepl.cli.report.columns import PARAMETERS, listing
+from mergerepl.cli.report.table import Part, Table, cell
 from mergerepl.model.words import counted, value_text
-from mergerepl.store.rehearsal import REHEARSED, rehearsed
+from mergerepl.store.rehearsal import rehearsed
 
 if TYPE_CHECKING:
     from mergerepl.cdc.jobs import Jobs
     from mergerepl.model.cdc import AppliedChanges
-
-_INSTANCES: Columns = {
-    "instance": "capture_instance",
-    "table": lambda each: f"{each.source_schema}.{each.source_table}",
-    "key": "index_column_list",
-    "net changes": "supports_net_changes",
-    "start_lsn": "start_lsn",
-    "end_lsn": "end_lsn",
-    "columns": "captured_column_list",
-}
-_CAPTURED_COLUMNS: Columns = {
-    ">ordinal": "column_ordinal",
-    "column": "column_name",
-    "type": "column_type",
-    "in the table": lambda each: each.source_name or "dropped",
-}
-_DDL_HISTORY: Columns = {
-    "lsn": "ddl_lsn",
-    "time": "ddl_time",
-    "change table rewritten": "required_column_update",
-    "statement": "ddl_command",
-}
 
 cdc = group(
     "cdc",
@@ -60,22 +39,12 @@ cdc = group(
 
 
 @cdc.add(
-    effect=WRITES,
-    call="cdc.Database.enable",
-    takes="TABLE...",
-    options=(
-        "--name",
-        "--key",
-        "--index-name",
-        "--columns",
-        "--role",
-        "--no-net",
-        "--on-gap",
-        "--log-retention",
-    ),
+    WRITES,
+    "cdc.Database.enable TABLE... --name --key --index-name --columns --role --no-net --on-gap "
+    "--log-retention",
 )
 def enable(
-    run: Invocation, tables: tuple[str, ...], key: tuple[str, ...], log_retention: str | None, **terms: Any
+    run: Invocation, tables: tuple[str, ...], key: tuple[str, ...], no_net: bool, **terms: Any
 ) -> None:
     """Capture a table: an instance begins.
 
@@ -89,26 +58,24 @@ def enable(
 
     if terms["name"] is not None and len(tables) > 1:
         raise click.UsageError("--name is for one table.")
-    database = Database(run.place.root())
-    terms |= {"key": key_columns(key) or None, "net": False if terms.pop("no_net") else None}
-    if log_retention is not None:
-        terms["log_retention"] = log_retention
-    found, lines = [], []
-    for table in tables:
-        begun = rehearsed(run.dry_run, partial(database.enable, table, **terms))
-        if begun is REHEARSED:
-            lines.append(f"{table} would be captured. Nothing was changed (--dry-run).")
-            continue
-        done = begun.describe().instance
-        found.append(done)
-        lines.append(
-            f"Capture instance {done.capture_instance} begins at {cell(done.start_lsn)}. Run `mergerepl capture "
-            f"{run.place}`, or the agent, to capture what comes."
-        )
-    run.output.reported({"capture_instances": found}, lines)
+    begin = Database(run.place.root()).enable
+    terms |= {"key": key_columns(key) or None, "net": False if no_net else None}
+    if terms["log_retention"] is None:
+        del terms["log_retention"]
+    calls = [partial(begin, table, **terms) for table in tables]
+    for call in calls if run.dry_run else ():
+        rehearsed(True, call)
+    would = f"{', '.join(tables)} would be captured."
+    found = [run.carry_out(call, would=would).describe().instance for call in calls]
+    lines = [
+        f"Capture instance {each.capture_instance} begins at {cell(each.start_lsn)}. Run `mergerepl capture "
+        f"{run.place}`, or the agent, to capture what comes."
+        for each in found
+    ]
+    run.report({"capture_instances": found}, *lines)
 
 
-@cdc.add(effect=DESTROYS, call="cdc.Database.disable", takes="[TABLE]...", options=("--name", "--all"))
+@cdc.add(DESTROYS, "cdc.Database.disable [TABLE]... --name --all")
 def disable(run: Invocation, tables: tuple[str, ...], name: str | None, is_all: bool) -> None:
     """End capture; the change rows go.
 
@@ -118,40 +85,35 @@ def disable(run: Invocation, tables: tuple[str, ...], name: str | None, is_all: 
       mergerepl cdc disable orders
       mergerepl cdc disable --all --yes
     """
-    from mergerepl.cdc import Database
-
     if bool(tables) == is_all:
         raise click.UsageError("Name the tables, or say --all.")
-    root = run.place.of_type("cdc", "captured tables")
-    database = Database(root)
+    root, disable = run.place.root(), database(run.place).disable
     wanted: tuple[str | None, ...] = tables or (None,)
 
     def end(*, dry_run: bool) -> list[str]:
-        return [each for table in wanted for each in database.disable(table, name=name, dry_run=dry_run)]
+        return [each for table in wanted for each in disable(table, name=name, dry_run=dry_run)]
 
     # A table that is not captured is refused before another one ends.
     end(dry_run=True)
     names = run.carry_out(
-        end, lambda names: f"Remove all change rows of {', '.join(names) or 'no instance'} in {root}?"
+        end, asks=lambda names: f"Remove all change rows of {', '.join(names) or 'no instance'} in {root}?"
     )
     did = "Would be disabled" if run.dry_run else "Disabled"
-    run.output.reported({"disabled": names}, [f"{did}: {', '.join(names) or root}."])
+    run.report({"disabled": names}, f"{did}: {', '.join(names) or root}.")
 
 
-@cdc.add(name="list", effect=READS, call="cdc.Database.instances", options=("--table",))
+@cdc.add(READS, "cdc.Database.instances --table", name="list")
 def list_(run: Invocation, table: str | None) -> None:
     """List capture instances.
 
     Example:
       mergerepl cdc list --table orders
     """
-    from mergerepl.cdc import Database
-
-    found = Database(run.place.of_type("cdc", "captured tables")).instances(table)
-    run.output.reported({"capture_instances": found}, [listing(found, _INSTANCES)])
+    found = database(run.place).instances(table)
+    run.report({"capture_instances": found}, listing(found))
 
 
-@cdc.add(effect=READS, call="cdc.Instance.describe", takes="INSTANCE")
+@cdc.add(READS, "cdc.Instance.describe INSTANCE")
 def show(run: Invocation, instance: str) -> None:
     """Show columns, LSN range and column changes of one.
 
@@ -160,22 +122,15 @@ def show(run: Invocation, instance: str) -> None:
     """
     found = captured(run.place, instance).describe()
     low, high = cell(found.min_lsn), cell(found.max_lsn)
-    run.output.reported(
+    run.report(
         found,
-        [
-            listing(found.columns, _CAPTURED_COLUMNS),
-            f"LSNs: {low or 'none'} to {high or 'none'}.",
-            listing(found.ddl_history, _DDL_HISTORY),
-        ],
+        listing(found.columns),
+        f"LSNs: {low or 'none'} to {high or 'none'}.",
+        listing(found.ddl_history),
     )
 
 
-@cdc.add(
-    effect=READS,
-    call="cdc.Instance.changes",
-    takes="INSTANCE",
-    options=("--from", "--to", "--net", "--row-filter", "--limit"),
-)
+@cdc.add(READS, "cdc.Instance.changes INSTANCE --from:LSN|time --to:LSN|time --net --row-filter --limit")
 def changes(
     run: Invocation, instance: str, from_: Any, to: Any, net: bool, row_filter: str, limit: int
 ) -> None:
@@ -193,8 +148,6 @@ def changes(
     allowed = ("all", "all-with-mask", "all-with-merge") if net else ("all", "all-update-old")
     if row_filter not in allowed:
         raise click.UsageError(f"--row-filter {row_filter} is none of {', '.join(allowed)}.")
-    if isinstance(from_, int) or isinstance(to, int):
-        raise click.UsageError("Changes have times and LSNs: write --from and --to as 2026-11-01 or 0x….")
     source = captured(run.place, instance)
     found = shown_changes(source, from_, to, row_filter.replace("-", " "), net=net, limit=limit)
     value = {
@@ -203,7 +156,7 @@ def changes(
         "rows": found.rows,
         "total": found.total,
     }
-    run.output.reported(value, _change_parts(found.rows, found.columns, found.total))
+    run.report(value, *_change_parts(found.rows, found.columns, found.total))
 
 
 def _change_parts(rows: Sequence[Mapping[str, object]], names: Sequence[str], total: int) -> list[Part]:
@@ -218,18 +171,7 @@ def _change_parts(rows: Sequence[Mapping[str, object]], names: Sequence[str], to
     return [table, tasks.of_total(len(rows), total, "change")]
 
 
-@cdc.add(
-    effect=DESTROYS,
-    call="cdc.Instance.load",
-    takes="INSTANCE",
-    options=(
-        option("--into", required=True),
-        option("--consumer", required=True),
-        "--key",
-        "--no-initial",
-        "--restart",
-    ),
-)
+@cdc.add(DESTROYS, "cdc.Instance.load INSTANCE --into! --consumer! --key --no-initial --restart")
 def load(
     run: Invocation,
     instance: str,
@@ -252,8 +194,8 @@ def load(
     if restart:
         run.confirm(f"Replace all rows of {into}?")
     terms |= {"key": key_columns(key) or None, "initial": not no_initial, "restart": restart}
-    done = run.rehearse(partial(source.load, into, **terms), {"target": into}, f"{into} would be written.")
-    run.output.reported(done, _loaded(done, str(run.place)))
+    done = run.carry_out(partial(source.load, into, **terms), would=f"{into} would be written.")
+    run.report(done, *_loaded(done, str(run.place)))
     return FAILED if done.paused is not None else 0
 
 
@@ -283,7 +225,7 @@ def _loaded(done: AppliedChanges, place: str) -> list[str]:
     return lines
 
 
-@cdc.add(effect=WRITES, call="cdc.Database.relocate", hidden=True)
+@cdc.add(WRITES, "cdc.Database.relocate", hidden=True)
 def relocate(run: Invocation) -> None:
     """Take over a folder that was moved or copied.
 
@@ -295,12 +237,12 @@ def relocate(run: Invocation) -> None:
     from mergerepl.cdc import Database
 
     root = run.place.root()
-    is_copy = run.rehearse(Database(root).relocate, {"database": root}, f"{root} would be adopted.")
+    is_copy = run.carry_out(Database(root).relocate, would=f"{root} would be taken over.")
     text = "A new epoch begins: its LSNs are higher than all before." if is_copy else "Its LSNs go on."
-    run.output.reported({"database": root, "new_epoch": is_copy}, [f"{root} is adopted. {text}"])
+    run.report({"database": root, "new_epoch": is_copy}, f"{root} is taken over. {text}")
 
 
-@cdc.add(effect=READS, call="cdc.Lsn", takes="[LSN]", hidden=True)
+@cdc.add(READS, "cdc.Lsn [LSN]", hidden=True)
 def lsn(run: Invocation, lsn: str | None) -> None:
     """Show the lowest and the highest LSN that can be asked for, or the parts of one.
 
@@ -308,33 +250,26 @@ def lsn(run: Invocation, lsn: str | None) -> None:
       mergerepl cdc lsn
       mergerepl cdc lsn 0x003757F80000002A0003
     """
-    from mergerepl import cdc as api
+    from mergerepl.cdc import Lsn
 
     if lsn is not None:
         try:
-            value = api.Lsn.parse(lsn)
+            value = Lsn.parse(lsn)
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
         epoch, cycle = divmod(value.scan_cycle, 1 << 32)
         parts = {"lsn": str(value), "epoch": epoch, "cycle": cycle, "slot": value.slot}
-        run.output.reported(parts, [f"{value} is {epoch}:{cycle}:{value.slot} (epoch:cycle:slot)."])
+        run.report(parts, f"{value} is {epoch}:{cycle}:{value.slot} (epoch:cycle:slot).")
         return
-    found = api.Database(run.place.of_type("cdc", "captured tables")).status()
+    found = database(run.place).status()
     low, high = cell(found.min_lsn), cell(found.max_lsn)
-    run.output.reported(
-        {"min_lsn": low, "max_lsn": high, "max_time": found.max_time},
-        [f"{low or 'none'} to {high or 'none'}"],
+    run.report(
+        {"min_lsn": low, "max_lsn": high, "max_time": found.max_time}, f"{low or 'none'} to {high or 'none'}"
     )
 
 
-@cdc.add(
-    effect=DESTROYS,
-    call="cdc.Instance.cleanup",
-    takes="INSTANCE",
-    options=("--to", "--threshold"),
-    hidden=True,
-)
-def cleanup(run: Invocation, instance: str, to: Any, threshold: int | None) -> int:
+@cdc.add(DESTROYS, "cdc.Instance.cleanup INSTANCE --to:LSN --threshold", hidden=True)
+def cleanup(run: Invocation, instance: str, to: str | None, threshold: int | None) -> int:
     """Remove the change rows of one instance below an LSN.
 
     --to is its new low end; without it only what lies below the present one goes. Exit code 1 says that the change table
@@ -343,18 +278,16 @@ def cleanup(run: Invocation, instance: str, to: Any, threshold: int | None) -> i
     Example:
       mergerepl cdc cleanup orders --to 0x003757F80000002A0003
     """
-    if to is not None and not isinstance(to, str):
-        raise click.UsageError("Write --to as an LSN (0x…).")
     source = captured(run.place, instance)
-    run.confirm(f"Remove the change rows of {source.name} in {run.place.root()} below {to or 'its low end'}?")
     more = {} if threshold is None else {"threshold": threshold}
-    done = run.rehearse(
-        lambda: source.cleanup(to, **more), {"capture_instance": source.name}, "Rows would be removed."
+    rows = f"the change rows of {source.name} in {run.place.root()} below {to or 'its low end'}"
+    done = run.carry_out(
+        partial(source.cleanup, to, **more), asks=f"Remove {rows}?", would=f"It would remove {rows}."
     )
     rows = counted(sum(done.rows.values()), "change row")
     low = cell(done.low_water_mark) or "as before"
     failed = (f"{name} could not be cleaned up: {why}" for name, why in done.failed.items())
-    run.output.reported(done, [f"{rows} removed. The low end is {low}.", *failed])
+    run.report(done, f"{rows} removed. The low end is {low}.", *failed)
     return FAILED if done.failed else 0
 
 
@@ -374,7 +307,7 @@ jobs = group(
 )
 jobs.hidden = True
 cdc.add_command(jobs)
-_PARAMETERS = tuple(f"--{name}" for name in tasks.PARAMETERS)
+_PARAMETERS = " ".join(f"--{name}" for name in PARAMETERS)
 
 
 def _jobs(run: Invocation) -> Jobs:
@@ -387,15 +320,15 @@ def _change(run: Invocation, call: Callable[[], Any], *, is_started: bool = Fals
     """Change a job and report it."""
     from mergerepl.agents.control import agent_status
 
-    job = run.rehearse(call, {}, "The job would be changed.")
-    parts: list[Part] = [tasks.jobs([job])]
+    job = run.carry_out(call, would="The job would be changed.")
+    parts: list[Part] = [listing([job])]
     runs = agent_status(run.place.root()).pid is not None
     if is_started and not runs:
         parts.append(f"No agent runs: start one with `mergerepl agent run {run.place}`.")
-    run.output.reported({"job": job, "agent_runs": runs}, parts)
+    run.report({"job": job, "agent_runs": runs}, *parts)
 
 
-@jobs.add(name="list", effect=READS, call="cdc.Database.jobs.list")
+@jobs.add(READS, "cdc.Database.jobs.list", name="list")
 def list_jobs(run: Invocation) -> None:
     """List the jobs.
 
@@ -405,12 +338,10 @@ def list_jobs(run: Invocation) -> None:
     from mergerepl.agents.control import agent_status
 
     agent, found = agent_status(run.place.root()), _jobs(run).list()
-    run.output.reported(
-        {"jobs": found, "agent_runs": agent.pid is not None}, tasks.jobs_of_root(agent, found)
-    )
+    run.report({"jobs": found, "agent_runs": agent.pid is not None}, *tasks.jobs_of_root(agent, found))
 
 
-@jobs.add(effect=WRITES, call="cdc.Database.jobs.add", takes="JOB", options=(*_PARAMETERS, "--no-start"))
+@jobs.add(WRITES, f"cdc.Database.jobs.add JOB {_PARAMETERS} --no-start")
 def add(run: Invocation, job: str, no_start: bool, **parameters: Any) -> None:
     """Create a job: capture, cleanup or logreader.
 
@@ -423,7 +354,7 @@ def add(run: Invocation, job: str, no_start: bool, **parameters: Any) -> None:
     _change(run, work, is_started=not no_start)
 
 
-@jobs.add(effect=WRITES, call="cdc.Database.jobs.change", takes="JOB", options=_PARAMETERS)
+@jobs.add(WRITES, f"cdc.Database.jobs.change JOB {_PARAMETERS}")
 def change(run: Invocation, job: str, **parameters: Any) -> None:
     """Change parameters of a job.
 
@@ -435,22 +366,20 @@ def change(run: Invocation, job: str, **parameters: Any) -> None:
     _change(run, partial(_jobs(run).change, job, **parameters))
 
 
-@jobs.add(effect=WRITES, call="cdc.Database.jobs.drop", takes="JOB")
+@jobs.add(WRITES, "cdc.Database.jobs.drop JOB")
 def drop(run: Invocation, job: str) -> None:
     """Remove a job.
 
     Example:
       mergerepl cdc jobs drop capture
     """
-    jobs_ = _jobs(run)
-    done = rehearsed(run.dry_run, lambda: jobs_.drop(job))
-    would = "would be" if done is REHEARSED else "is"
+    run.carry_out(partial(_jobs(run).drop, job), would=f"Job {job} would be removed.")
     by_hand = "cleanup" if job == "cleanup" else "capture"
-    text = f"Job {job} {would} removed. `mergerepl {by_hand} {run.place}` does its work by hand."
-    run.output.reported({"dropped": job}, [text])
+    text = f"Job {job} is removed. `mergerepl {by_hand} {run.place}` does its work by hand."
+    run.report({"dropped": job}, text)
 
 
-@jobs.add(effect=WRITES, call="cdc.Database.jobs.start", takes="JOB")
+@jobs.add(WRITES, "cdc.Database.jobs.start JOB")
 def start(run: Invocation, job: str) -> None:
     """Ask for a job to run.
 
@@ -462,7 +391,7 @@ def start(run: Invocation, job: str) -> None:
     _change(run, partial(_jobs(run).start, job), is_started=True)
 
 
-@jobs.add(effect=WRITES, call="cdc.Database.jobs.stop", takes="JOB")
+@jobs.add(WRITES, "cdc.Database.jobs.stop JOB")
 def stop(run: Invocation, job: str) -> None:
     """Ask for a job to stop.
 

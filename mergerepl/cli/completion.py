@@ -14,7 +14,7 @@ from mergerepl.roots import masked
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
-@command(effect=READS, call="", takes="SHELL", hidden=True)
+@command(READS, "SHELL", hidden=True)
 def completion(run: Invocation, shell: str) -> None:
     """Print the completion script of a shell: bash, zsh or fish.
 

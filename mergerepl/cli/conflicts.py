@@ -12,11 +12,12 @@ import click
 from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Effect, Invocation, group
 from mergerepl.cli.options import option
 from mergerepl.cli.report import merge
-from mergerepl.cli.report.table import Columns, Part, listing
+from mergerepl.cli.report.columns import COLUMNS, columns, listing
+from mergerepl.cli.report.table import Part
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflict_filter import ConflictFilter
 from mergerepl.model.conflicts import ConflictRecord, PurgeResult
-from mergerepl.model.words import conflict_name, counted, key_text, typed
+from mergerepl.model.words import counted, typed
 
 if TYPE_CHECKING:
     from mergerepl.conflicts.selection import Conflicts
@@ -32,72 +33,25 @@ conflicts = group(
     """,
     is_at=True,
 )
-_CHOICE = (
-    "--publication",
-    "--table",
-    "--conflict-type",
-    "--from",
-    "--to",
-    "--column",
-    "--resolver",
-    "--status",
-)
-_NAMES = tuple(str(option(each).name) for each in _CHOICE)
+_CHOICE = "--publication --table --conflict-type --from:time --to:time --column --resolver --status"
+_NAMES = tuple(str(option(each).name) for each in _CHOICE.split())
 
 
-def choosing(
-    effect: Effect, call: str, *, takes: str = "[ID]...", options: Sequence[Any] = (), **terms: Any
-) -> Callable[[Callable[..., Any]], Any]:
+def choosing(effect: Effect, usage: str, **terms: Any) -> Callable[[Callable[..., Any]], Any]:
     """Make a command of the group with the options that say which conflicts are meant: `chosen`."""
 
     def make(function: Callable[..., Any]) -> Any:
         def chosen(run: Invocation, ids: tuple[str, ...] = (), **given: Any) -> Any:
             terms = {name: given.pop(name) for name in _NAMES}
-            if any(isinstance(terms[end], str | int) for end in ("from_", "to")):
-                raise click.UsageError(
-                    "Conflicts have times: write --from and --to as 2026-11-01 or 2h (ago)."
-                )
             return function(run, chosen=run.replica.conflicts.where(ids=ids, **terms), **given)
 
         chosen.__doc__, chosen.__name__ = function.__doc__, function.__name__
-        return conflicts.add(effect=effect, call=call, takes=takes, options=[*_CHOICE, *options], **terms)(
-            chosen
-        )
+        return conflicts.add(effect, f"{_CHOICE} [ID]... {usage}", **terms)(chosen)
 
     return make
 
 
-_PLANNED: Columns = {
-    "id": "conflict_id",
-    "article": "article",
-    "key": lambda each: key_text(each.key),
-    "would be done": "action",
-    "columns": "columns",
-}
-_CHANGED_SINCE: Columns = {
-    "id": "conflict_id",
-    "article": "article",
-    "key": lambda each: key_text(each.key),
-    "changed since": lambda each: each.columns or "the row",
-}
-_RESOLVERS: Columns = {
-    "name": "name",
-    "column": lambda each: each.reads.value if each.reads else "",
-    "tracking": lambda each: "row, column" if each.by_row else "column",
-    "decides": lambda each: "updates and deletes" if each.decides_deletes else "updates",
-    "in SQL Server": "original",
-}
-
-_COUNTED: dict[str, Any] = {
-    "day": lambda each: str(each.day),
-    "table": "article",
-    "type": lambda each: conflict_name(each.conflict_type),
-    "resolver": "resolver",
-}
-"""What `--count-by` takes -> its column."""
-
-
-@choosing(READS, "Replica.conflicts.list", name="list", options=("--count-by", "--limit"))
+@choosing(READS, "Replica.conflicts.list --count-by --limit", name="list")
 def list_conflicts(run: Invocation, chosen: Conflicts, count_by: tuple[str, ...] | None, limit: int) -> None:
     """List conflicts; --count-by table counts them.
 
@@ -108,24 +62,23 @@ def list_conflicts(run: Invocation, chosen: Conflicts, count_by: tuple[str, ...]
     """
     root = str(chosen.root)
     if count_by:
-        if unknown := [name for name in count_by if name not in _COUNTED]:
+        shown = COLUMNS["ConflictCount"]
+        *fields, number, columns = shown
+        if unknown := [name for name in count_by if name not in fields]:
             raise click.BadParameter(
-                f"{unknown[0]!r} is none of {', '.join(_COUNTED)}.", param_hint="--count-by"
+                f"{unknown[0]!r} is none of {', '.join(fields)}.", param_hint="--count-by"
             )
         counts = chosen.count_by(*count_by)
-        columns = {name: _COUNTED[name] for name in count_by} | {
-            ">conflicts": "conflicts",
-            "columns": "columns",
-        }
-        parts: list[Part] = [listing(counts, columns) if counts else f"{typed(root)}: no conflicts."]
-        run.output.reported({"replica": root, "counts": counts}, parts)
+        table = listing(counts, {name: shown[name] for name in (*count_by, number, columns)})
+        parts: list[Part] = [table if counts else f"{typed(root)}: no conflicts."]
+        run.report({"replica": root, "counts": counts}, *parts)
         return
     found = chosen.list(limit=limit)
     _require_found(chosen, found, limit)
-    run.output.reported(*merge.conflict_list(root, found, total=_total(chosen, len(found), limit)))
+    run.report(*merge.conflict_list(root, found, total=_total(chosen, len(found), limit)))
 
 
-@choosing(READS, "Replica.conflicts.get", name="show", options=("--limit",))
+@choosing(READS, "Replica.conflicts.get --limit", name="show")
 def show_conflicts(run: Invocation, chosen: Conflicts, limit: int) -> None:
     """Show losing and winning row side by side.
 
@@ -143,9 +96,7 @@ def show_conflicts(run: Invocation, chosen: Conflicts, limit: int) -> None:
         # The beginning of one id must not mean several: it names them.
         chosen.get(ids[0])
     _require_found(chosen, found, limit)
-    run.output.reported(
-        *merge.conflict_rows(str(chosen.root), found, total=_total(chosen, len(found), limit))
-    )
+    run.report(*merge.conflict_rows(str(chosen.root), found, total=_total(chosen, len(found), limit)))
 
 
 def _require_found(chosen: Conflicts, found: Sequence[ConflictRecord], limit: int) -> None:
@@ -173,20 +124,10 @@ def _total(chosen: Conflicts, found: int, limit: int) -> int:
 
 @choosing(
     WRITES,
-    "Replica.conflicts.resolve",
+    "Replica.conflicts.resolve --winner --loser --set --set-null --all --whole-row --force --message",
     name="resolve",
-    options=("--winner", "--loser", "--set", "--set-null", "--all", "--whole-row", "--force", "--message"),
 )
-def resolve(
-    run: Invocation,
-    chosen: Conflicts,
-    winner: bool,
-    loser: bool,
-    values: tuple[tuple[str, str], ...],
-    nulls: tuple[str, ...],
-    is_all: bool,
-    **terms: Any,
-) -> int:
+def resolve(run: Invocation, chosen: Conflicts, winner: bool, loser: bool, is_all: bool, **terms: Any) -> int:
     """Decide again; the next syncs carry it everywhere.
 
     It is an ordinary change of this replica. A row that was changed since its conflict is left alone, and named; the exit
@@ -196,22 +137,22 @@ def resolve(
       mergerepl conflicts resolve 3f2a --loser
       mergerepl conflicts resolve 3f2a --set quantity=12
     """
-    edits: dict[str, str | None] = {**dict(values), **dict.fromkeys(nulls)}
+    edits = [*terms.pop("values"), *((column, None) for column in terms.pop("nulls"))]
     if winner + loser + bool(edits) != 1:
         raise click.UsageError("Say one of --winner, --loser and --set (or --set-null).")
     if bool(chosen.chosen.ids) == is_all:
         raise click.UsageError("Name the conflicts by ID, or say --all.")
-    if len(edits) < len(values) + len(nulls):
+    if len(dict(edits)) < len(edits):
         raise click.UsageError("A column is set twice.")
     with run.progress as progress:
-        choice: Any = "winner" if winner else "loser" if loser else edits
+        choice: Any = "winner" if winner else "loser" if loser else dict(edits)
         result = chosen.resolve(choice, dry_run=run.dry_run, progress=progress, **terms)
-    parts: list[Part] = [listing(result.planned, _PLANNED)]
+    parts: list[Part] = [listing(result.planned)]
     if result.planned and (more := result.written - len(result.planned)):
         parts.append(f"{counted(more, 'more row')} not shown.")
     if result.changed_since:
         parts += [
-            listing(result.changed_since, _CHANGED_SINCE),
+            listing(result.changed_since),
             "These were left alone: their rows were changed since. Look at them; --force writes over.",
         ]
     settled, written = counted(result.settled, "conflict"), counted(result.written, "row")
@@ -220,11 +161,11 @@ def resolve(
     else:
         end = " The next syncs bring them everywhere." if result.written else ""
         parts.append(f"{settled} settled, {written} written.{end}")
-    run.output.reported(result, parts)
+    run.report(result, *parts)
     return 1 if result.changed_since else 0
 
 
-@conflicts.add(effect=WRITES, call="Replica.conflicts.retry", options=("--publication", "--table"))
+@conflicts.add(WRITES, "Replica.conflicts.retry --publication --table")
 def retry(run: Invocation, publication: str | None, table: str | None) -> None:
     """Send again what a table refused.
 
@@ -235,15 +176,15 @@ def retry(run: Invocation, publication: str | None, table: str | None) -> None:
       mergerepl conflicts retry --table orders
     """
     chosen = run.replica.conflicts.where(table, publication=publication)
-    result = run.rehearse(chosen.retry, {}, "Refused changes would be sent again.")
+    result = run.carry_out(chosen.retry, would="Refused changes would be sent again.")
     lines = [
         f"{counted(count, 'refused change')} at {typed(root)}: sent again with the next sync."
         for root, count in result.waiting_at.items()
     ]
-    run.output.reported(result, lines or [f"{typed(str(chosen.root))}: no refused change waits."])
+    run.report(result, *lines or [f"{typed(str(chosen.root))}: no refused change waits."])
 
 
-@choosing(DESTROYS, "Replica.conflicts.drop", name="drop", options=("--older-than",), hidden=True)
+@choosing(DESTROYS, "Replica.conflicts.drop --older-than", name="drop", hidden=True)
 def drop(run: Invocation, chosen: Conflicts, older_than: timedelta | None) -> None:
     """Remove conflicts, with their losing rows.
 
@@ -258,10 +199,10 @@ def drop(run: Invocation, chosen: Conflicts, older_than: timedelta | None) -> No
 
     result = run.carry_out(
         partial(chosen.drop, older_than=older_than),
-        lambda planned: f"Remove {removed(planned)} at {chosen.root}?" if planned.conflicts else "",
+        asks=lambda planned: f"Remove {removed(planned)} at {chosen.root}?" if planned.conflicts else "",
     )
     end = "would be removed (--dry-run)" if run.dry_run else "removed"
-    run.output.reported(result, [f"{removed(result)} {end}."])
+    run.report(result, f"{removed(result)} {end}.")
 
 
 def _standard_output(run: Invocation) -> TextIO:
@@ -270,9 +211,7 @@ def _standard_output(run: Invocation) -> TextIO:
     return run.output.out
 
 
-@choosing(
-    READS, "Replica.conflicts.export", name="export", options=(option("--output", required=True), "--format")
-)
+@choosing(READS, "Replica.conflicts.export --output! --format", name="export")
 def export(
     run: Invocation, chosen: Conflicts, output: str, format: Literal["csv", "json", "parquet"]
 ) -> None:
@@ -290,15 +229,10 @@ def export(
         return
     files = {each.file: each.conflicts for each in chosen.export(output, format=format)}
     lines = [f"{file}: {counted(count, 'conflict')}" for file, count in files.items()]
-    run.output.reported({"files": files}, lines or ["No conflicts to export."])
+    run.report({"files": files}, *lines or ["No conflicts to export."])
 
 
-@choosing(
-    READS,
-    "Replica.conflicts.report",
-    name="report",
-    options=(option("--output", required=True), option("--limit", default="2000")),
-)
+@choosing(READS, "Replica.conflicts.report --output! --limit=2000", name="report")
 def report(run: Invocation, chosen: Conflicts, output: str, limit: int) -> None:
     """Write one HTML page.
 
@@ -311,10 +245,10 @@ def report(run: Invocation, chosen: Conflicts, output: str, limit: int) -> None:
         chosen.report(_standard_output(run), limit=limit)
         return
     count = chosen.report(output, limit=limit)
-    run.output.reported({"file": output, "conflicts": count}, [f"{output}: {counted(count, 'conflict')}."])
+    run.report({"file": output, "conflicts": count}, f"{output}: {counted(count, 'conflict')}.")
 
 
-@conflicts.add(effect=READS, call="resolvers", hidden=True, is_at=False)
+@conflicts.add(READS, "resolvers", hidden=True, is_at=False)
 def resolvers(run: Invocation) -> None:
     """List the resolvers that a file may name.
 
@@ -326,8 +260,6 @@ def resolvers(run: Invocation) -> None:
     import mergerepl
 
     found = mergerepl.resolvers()
-    built_in = listing((each for each in found if each.function is None), _RESOLVERS)
-    own = listing(
-        (each for each in found if each.function is not None), {"function": "name", "is": "function"}
-    )
-    run.output.reported({"resolvers": found}, [built_in, own])
+    built_in = listing(each for each in found if each.function is None)
+    own = listing((each for each in found if each.function), columns("function=name, is=function"))
+    run.report({"resolvers": found}, built_in, own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -21,6 +21,7 @@ from mergerepl.store.rehearsal import REHEARSED, rehearsed
 if TYPE_CHECKING:
     from mergerepl.cli.place import CommandPlace
     from mergerepl.cli.report.progress import Patience
+    from mergerepl.cli.report.table import Part
     from mergerepl.model.progress import Progress
     from mergerepl.replicas import Replica
 
@@ -74,6 +75,10 @@ class Invocation:
         if self.patience is not None:
             self.patience.end()
         return Output(sys.stdout, is_for_programs=self.as_json, is_logged=self.log_format == "json")
+
+    def report(self, value: object, *parts: Part) -> None:
+        """Report a result: as JSON its value, as text the tables and sentences that show it."""
+        self.output.reported(value, *parts)
 
     @cached_property
     def progress(self) -> Progress:
@@ -129,11 +134,11 @@ class Invocation:
         return True
 
     def confirm(self, question: str) -> None:
-        """Ask before rows are removed or overwritten, but in a dry run; `question` names the place and the rows.
+        """Ask before rows are removed or overwritten, but in a dry run; an empty `question` is not asked.
 
         Raises: UsageError if no terminal is there to ask; ClickException if the answer is no.
         """
-        if self.yes or self.dry_run:
+        if self.yes or self.dry_run or not question:
             return
         if self.patience is not None:
             self.patience.end()
@@ -142,17 +147,24 @@ class Invocation:
         if not click.confirm(question, err=True):
             raise click.ClickException("Declined. Nothing was changed.")
 
-    def carry_out(self, call: Callable[..., T], question: Callable[[T], str]) -> T:
-        """Run a call that takes `dry_run`, after the question that its dry run leads to; an empty one is not asked."""
-        if not (self.dry_run or self.yes) and (asked := question(call(dry_run=True))):
-            self.confirm(asked)
-        return call(dry_run=self.dry_run)
+    def carry_out(self, call: Callable[..., T], *, asks: str | Callable[[T], str] = "", would: str = "") -> T:
+        """Run a call that writes.
 
-    def rehearse(self, call: Callable[[], Any], value: object, would: str) -> Any:
-        """Run a call. A dry run of it ends the command at the first write, and reports what would be done."""
-        done = rehearsed(self.dry_run, call)
+        Args:
+            call: It takes `dry_run`, unless `would` is given.
+            asks: The question before it, with the place and the rows, or what makes it of the result of a dry run.
+            would: What would be done. A dry run ends the command at the first write, and reports it.
+        """
+        if isinstance(asks, str):
+            self.confirm(asks)
+        elif not (self.dry_run or self.yes):
+            self.confirm(asks(call(dry_run=True)))
+        if not would:
+            return call(dry_run=self.dry_run)
+        done: T = rehearsed(self.dry_run, call)
         if done is REHEARSED:
-            self.output.reported(value, [f"{would} Nothing was changed (--dry-run)."])
+            text = f"{would} Nothing was changed (--dry-run)."
+            self.report({"dry_run": True, "would": would}, text)
             raise click.exceptions.Exit(0)
         return done
 
@@ -272,13 +284,13 @@ class Group(_Shared, click.Group):
             raise unknown_command(self, ctx, args)
         return super().resolve_command(ctx, args)
 
-    def add(self, *, name: str | None = None, **declared: Any) -> Callable[[Callable[..., Any]], Command]:
+    def add(
+        self, effect: Effect, usage: str, *, is_at: bool = True, **declared: Any
+    ) -> Callable[[Callable[..., Any]], Command]:
         """Make a command of a function and add it to this group; `declared` as `command` has it."""
-        if self.is_at and declared.pop("is_at", True):
-            declared["options"] = ("--at", *declared.get("options", ()))
 
         def make(function: Callable[..., Any]) -> Command:
-            made = command(name=name, **declared)(function)
+            made = command(effect, f"--at {usage}" if self.is_at and is_at else usage, **declared)(function)
             self.add_command(made)
             return made
 
@@ -327,11 +339,9 @@ def group(name: str, help: str, *, is_at: bool = False) -> Group:
 
 
 def command(
-    *,
     effect: Effect,
-    call: str,
-    takes: str = "",
-    options: Sequence[str | click.Option] = (),
+    usage: str,
+    *,
     name: str | None = None,
     hidden: bool = False,
     several_places: bool = False,
@@ -341,14 +351,17 @@ def command(
 
     Args:
         effect: What it does to data. `--dry-run` and `--yes` come by it.
-        call: The method of the API that it calls.
-        takes: The one kind of its positionals: `REPLICA`, `[REPLICA]...`, `TABLE...`
-        options: Names of `options.TABLE`, or options made of it.
+        usage: The method of the API that it calls, the one kind of its positionals (`REPLICA`, `[REPLICA]...`), and its
+            options, as `options.option` takes them.
         name: Its name, if it is not that of the function.
         hidden: Whether only `help --all` lists it.
         several_places: Whether it takes several `-f`.
         **settings: Terms of `click.Command`.
     """
+    words = usage.split()
+    takes = "".join(word for word in words if word.isupper())
+    options = [option(word) for word in words if word.startswith("-")]
+    call = "".join(word for word in words if not word.isupper() and not word.startswith("-"))
 
     def make(function: Callable[..., Any]) -> Command:
         def run(**given: Any) -> Any:
@@ -364,7 +377,7 @@ def command(
             return invocation.work(made.name or "", lambda: function(invocation, **given))
 
         parameters: list[click.Parameter] = [_positional(takes)] if takes else []
-        parameters += [option(each) if isinstance(each, str) else each for each in options]
+        parameters += options
         parameters += [option("--dry-run")] if effect in (WRITES, DESTROYS) else []
         parameters += [option("--yes")] if effect is DESTROYS else []
         made = Command(

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command, group
-from mergerepl.cli.options import option, row_key
+from mergerepl.cli.options import row_key
 from mergerepl.cli.report import tasks
-from mergerepl.cli.report.output import Output
-from mergerepl.cli.report.table import Columns, listing
+from mergerepl.cli.report.columns import listing, listing_or
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tasks import UNKNOWN, Status, StatusWarning, check_code
 from mergerepl.model.words import short
 from mergerepl.places import types_at
 
 if TYPE_CHECKING:
-    from mergerepl.model.replica_status import PartitionInfo
     from mergerepl.model.schema_changes import AlterResult
     from mergerepl.model.snapshot import Snapshot
-    from mergerepl.replicas import Partitions
+    from mergerepl.replicas import Partitions, Replica
 
 
-@command(
-    effect=READS, call="Project.status", takes="[REPLICA]...", options=("--type", "--check", "--metrics-file")
-)
+@command(READS, "Project.status [REPLICA]... --type --check --metrics-file")
 def status(
     run: Invocation, replicas: tuple[str, ...], type: str | None, check: bool, metrics_file: str | None
 ) -> int:
@@ -62,7 +58,7 @@ def status(
             raise
         warning = StatusWarning(roots[0], UNKNOWN, error.message)
         found = [Status(type or types[0], roots[0], "", (warning,))]
-    run.output.reported({"status": found}, tasks.status(found, check=check))
+    run.report({"status": found}, *tasks.status(found, check=check))
     return check_code(found) if check else 0
 
 
@@ -85,7 +81,7 @@ def metrics_writer(run: Invocation, file: str) -> Callable[[], Snapshot]:
     return write
 
 
-@command(effect=READS, call="Project.pending", takes="[REPLICA]...", options=("--list", "--limit"))
+@command(READS, "Project.pending [REPLICA]... --list --limit")
 def pending(run: Invocation, replicas: tuple[str, ...], is_list: bool, limit: int) -> None:
     """Count the changes that wait for the next sync.
 
@@ -98,15 +94,13 @@ def pending(run: Invocation, replicas: tuple[str, ...], is_list: bool, limit: in
     """
     if is_list:
         rows = run.place.project.pending_rows(*replicas, limit=limit)
-        run.output.reported({"rows": rows}, tasks.pending_rows(rows))
+        run.report({"rows": rows}, *tasks.pending_rows(rows))
         return
     found = run.place.project.pending(*replicas)
-    run.output.reported({"pending": found}, tasks.pending(found))
+    run.report({"pending": found}, *tasks.pending(found))
 
 
-@command(
-    effect=READS, call="Project.history", takes="[REPLICA]...", options=("--failed", "--type", "--limit")
-)
+@command(READS, "Project.history [REPLICA]... --failed --type --limit")
 def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str | None, limit: int) -> None:
     """List sessions, batches and scans; --failed shows errors.
 
@@ -122,15 +116,10 @@ def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str 
     total = len(found)
     if total == limit:
         total = project.count_history(*replicas, failed=failed, type=type)
-    run.output.reported({"runs": found, "total": total}, tasks.history(found, failed=failed, total=total))
+    run.report({"runs": found, "total": total}, *tasks.history(found, failed=failed, total=total))
 
 
-@command(
-    effect=READS,
-    call="Project.dashboard",
-    options=(option("--output", required=True), "--with-values"),
-    several_places=True,
-)
+@command(READS, "Project.dashboard --output! --with-values", several_places=True)
 def dashboard(run: Invocation, output: str, with_values: bool) -> None:
     """Write one HTML page about the project.
 
@@ -148,15 +137,10 @@ def dashboard(run: Invocation, output: str, with_values: bool) -> None:
         return
     page.write(output)
     files = [output, *page.reports]
-    run.output.reported({"files": files}, [f"{each} is written." for each in files])
+    run.report({"files": files}, *[f"{each} is written." for each in files])
 
 
-@command(
-    effect=READS,
-    call="Replica.row",
-    takes="TABLE",
-    options=(option("--key", required=True), "--at", "--publication"),
-)
+@command(READS, "Replica.row TABLE --key! --at --publication")
 def row(run: Invocation, table: str, key: tuple[str, ...], publication: str | None) -> None:
     """Show one row at every replica, with its versions.
 
@@ -169,7 +153,7 @@ def row(run: Invocation, table: str, key: tuple[str, ...], publication: str | No
     from mergerepl.cli.report.merge import row as report
 
     found = run.replica.row(table, key=row_key(key), publication=publication)
-    run.output.reported(*report(found))
+    run.report(*report(found))
 
 
 partitions = group(
@@ -184,17 +168,9 @@ partitions = group(
     """,
     is_at=True,
 )
-_PARTITIONS: Columns = {
-    ">id": "partition_id",
-    "publication": "publication",
-    "HOST_NAME()": "host_name",
-    "SUSER_SNAME()": "suser_sname",
-    "subscribers": "subscribers",
-    ">added at generation": "added_at_generation",
-}
 
 
-@partitions.add(name="list", effect=READS, call="Replica.partitions.list", options=("--publication",))
+@partitions.add(READS, "Replica.partitions.list --publication", name="list")
 def list_partitions(run: Invocation, publication: str | None) -> None:
     """List the partitions, with the subscribers of each.
 
@@ -202,18 +178,11 @@ def list_partitions(run: Invocation, publication: str | None) -> None:
       mergerepl partitions list
     """
     found = _partitions(run).list(publication=publication)
-    _report(run.output, {"partitions": found}, found)
+    run.report({"partitions": found}, *listing_or("There is no partition.", found))
 
 
-@partitions.add(
-    name="add",
-    effect=WRITES,
-    call="Replica.partitions.add",
-    options=("--host-name", "--suser-sname", "--publication"),
-)
-def add_partition(
-    run: Invocation, host_name: str | None, suser_sname: str | None, publication: str | None
-) -> None:
+@partitions.add(WRITES, "Replica.partitions.add --host-name --suser-sname --publication", name="add")
+def add_partition(run: Invocation, **values: str | None) -> None:
     """Add a partition before its first subscription.
 
     One that is there stays as it is.
@@ -221,16 +190,11 @@ def add_partition(
     Example:
       mergerepl partitions add --host-name North
     """
-    partitions_ = _partitions(run)
-    added = run.rehearse(
-        lambda: partitions_.add(host_name=host_name, suser_sname=suser_sname, publication=publication),
-        {},
-        "A partition would be added.",
-    )
-    _report(run.output, added, (added,))
+    added = run.carry_out(partial(_partitions(run).add, **values), would="A partition would be added.")
+    run.report(added, listing([added]))
 
 
-@partitions.add(name="drop", effect=DESTROYS, call="Replica.partitions.drop", takes="PARTITION")
+@partitions.add(DESTROYS, "Replica.partitions.drop PARTITION", name="drop")
 def drop_partition(run: Invocation, partition: int) -> None:
     """Drop a partition that no subscription has.
 
@@ -239,17 +203,21 @@ def drop_partition(run: Invocation, partition: int) -> None:
     Example:
       mergerepl partitions drop 3
     """
-    partitions_ = _partitions(run)
-    run.confirm(f"Drop partition {partition} of {run.place.root()}?")
-    dropped = run.rehearse(
-        lambda: partitions_.drop(partition), {}, f"Partition {partition} would be dropped."
+    dropped = run.carry_out(
+        partial(_partitions(run).drop, partition),
+        asks=f"Drop partition {partition} of {run.place.root()}?",
+        would=f"Partition {partition} would be dropped.",
     )
-    _report(run.output, dropped, (dropped,))
+    run.report(dropped, listing([dropped]))
 
 
 def _partitions(run: Invocation) -> Partitions:
-    run.place.of_type("merge", "partitions")
-    return run.replica.partitions
+    return _merge_replica(run, "partitions").partitions
+
+
+def _merge_replica(run: Invocation, what: str) -> Replica:
+    run.place.of_type("merge", what)
+    return run.replica
 
 
 schema = group(
@@ -265,24 +233,9 @@ schema = group(
     """,
     is_at=True,
 )
-_ANSWERS: Columns = {
-    "publication": "publication",
-    "subscriber": lambda each: short(each.subscriber),
-    "answer": "answer",
-    "by": lambda each: "; ".join(each.statements) or each.reason,
-}
-_SCHEMA: Columns = {
-    ">version": "version",
-    "publication": "publication",
-    "table": "table",
-    "changes": "changes",
-    "done": "done",
-    "pending": "pending",
-    "skipped": "skipped",
-}
 
 
-@schema.add(name="list", effect=READS, call="Replica.schema.list", options=("--publication",))
+@schema.add(READS, "Replica.schema.list --publication", name="list")
 def list_schema(run: Invocation, publication: str | None) -> None:
     """List the schema changes, with the subscribers that have them.
 
@@ -292,25 +245,13 @@ def list_schema(run: Invocation, publication: str | None) -> None:
       mergerepl schema list
       mergerepl schema list --at north
     """
-    run.place.of_type("merge", "schema")
-    found = run.replica.schema.list(publication=publication)
-    lines = [
-        listing(found, _SCHEMA)
-        if found
-        else "No schema change is recorded; `mergerepl capture` at the publisher records new ones."
-    ]
-    run.output.reported({"schema": found}, lines)
+    found = _merge_replica(run, "schema").schema.list(publication=publication)
+    none = "No schema change is recorded; `mergerepl capture` at the publisher records new ones."
+    run.report({"schema": found}, *listing_or(none, found))
 
 
-@schema.add(
-    name="alter",
-    effect=DESTROYS,
-    call="Replica.schema.alter",
-    takes="TABLE",
-    options=(option("--ddl", required=True), "--publication", "--no-ask"),
-    is_at=False,
-)
-def alter_table(run: Invocation, table: str, ddl: str, publication: str | None, no_ask: bool) -> None:
+@schema.add(DESTROYS, "Replica.schema.alter TABLE --ddl! --publication --no-ask", name="alter", is_at=False)
+def alter_table(run: Invocation, table: str, no_ask: bool, **terms: Any) -> None:
     """Change a column of a published table.
 
     One of ADD COLUMN name type [COMMENT 'text'], DROP COLUMN name, RENAME COLUMN name TO name, ALTER COLUMN name TYPE type.
@@ -322,26 +263,19 @@ def alter_table(run: Invocation, table: str, ddl: str, publication: str | None, 
       mergerepl schema alter orders --ddl "ADD COLUMN note STRING" --dry-run
       mergerepl schema alter orders --ddl "RENAME COLUMN note TO remark"
     """
-    run.place.of_type("merge", "schema")
-    alter = partial(run.replica.schema.alter, table, ddl=ddl, publication=publication, ask=not no_ask)
+    alter = partial(_merge_replica(run, "schema").schema.alter, table, ask=not no_ask, **terms)
 
     def question(planned: AlterResult) -> str:
         return f"Run {planned.statement} on {planned.table}?" if planned.is_drop else ""
 
-    done = run.carry_out(alter, question)
+    done = run.carry_out(alter, asks=question)
     said = f"{done.table}: {done.statement}."
     said += " Nothing was changed (--dry-run)." if done.dry_run else " The next sync carries it."
-    run.output.reported(done, [*([listing(done.answers, _ANSWERS)] if done.answers else []), said])
+    run.report(done, listing(done.answers), said)
 
 
-@schema.add(
-    name="skip",
-    effect=WRITES,
-    call="Replica.schema.skip",
-    takes="CHANGE",
-    options=("--undo", "--publication"),
-)
-def skip_schema(run: Invocation, change: int, undo: bool, publication: str | None) -> None:
+@schema.add(WRITES, "Replica.schema.skip CHANGE --undo --publication", name="skip")
+def skip_schema(run: Invocation, change: int, undo: bool, **terms: Any) -> None:
     """Let a subscriber leave out a schema change.
 
     CHANGE is the number that `schema list` shows; the subscriber, named by --at, must not have the change yet. A column
@@ -352,19 +286,13 @@ def skip_schema(run: Invocation, change: int, undo: bool, publication: str | Non
       mergerepl schema skip 3 --at north
       mergerepl schema skip 3 --at north --undo
     """
-    run.place.of_type("merge", "schema")
-    done = run.rehearse(
-        lambda: run.replica.schema.skip(change, undo=undo, publication=publication),
-        {},
-        f"Schema change {change} would be {'taken again' if undo else 'skipped'}.",
+    done = run.carry_out(
+        partial(_merge_replica(run, "schema").schema.skip, change, undo=undo, **terms),
+        would=f"Schema change {change} would be {'taken again' if undo else 'skipped'}.",
     )
     what = "takes again" if undo else "skips"
     said = [
         f"{short(done.subscriber)} {what} change {done.version} of {done.table}: {', '.join(done.changes)}."
     ]
     said += [f"Run it there: {each}" for each in done.statements]
-    run.output.reported(done, said)
-
-
-def _report(output: Output, value: object, found: Sequence[PartitionInfo]) -> None:
-    output.reported(value, [listing(found, _PARTITIONS) if found else "There is no partition."])
+    run.report(done, *said)

@@ -35,6 +35,19 @@ COMMANDS: Final[dict[str, dict[str, str]]] = {
 FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130
 
 
+class Interrupted(click.ClickException):
+    """Ctrl-C ended the command."""
+
+    exit_code = INTERRUPTED
+
+    def __init__(self) -> None:
+        super().__init__("Interrupted. Run the command again: it first finishes what was staged.")
+
+    def show(self, file: Any = None) -> None:
+        """Say it without `Error:`."""
+        click.echo(self.message, err=True)
+
+
 class CommandGroup(Group):
     """Loads a command's module only when it is asked for, and is the error boundary of all commands."""
 
@@ -123,7 +136,7 @@ class CommandGroup(Group):
         except BrokenPipeError:
             raise
         except (KeyboardInterrupt, click.Abort):
-            return _interrupted(as_json=as_json)
+            return _report(Interrupted(), as_json=as_json, verbose=verbose)
         except Exception as error:
             invocation.error = error
             if out.failure is not None:
@@ -173,25 +186,13 @@ def _report(error: Exception, *, as_json: bool, verbose: bool) -> int:
     return exit_code(error)
 
 
-def _interrupted(*, as_json: bool) -> int:
-    """Say that Ctrl-C ended the command, in the form that was asked for; return the exit code."""
-    message = "Interrupted. Run the command again: it first finishes what was staged."
-    if as_json:
-        from mergerepl.cli.report.output import dumps
-
-        interrupted = {"error": "Interrupted", "message": message, "transient": True}
-        click.echo(dumps({"error": interrupted}, indent=None))
-    else:
-        click.echo(message, err=True)
-    return INTERRUPTED
-
-
 def details(error: Exception) -> dict[str, Any]:
     """Return an error as `--json` shows it."""
     if isinstance(error, MergeReplError):
         return error.details()
     if isinstance(error, click.ClickException):
-        return {"error": type(error).__name__, "message": error.format_message(), "transient": False}
+        is_transient = isinstance(error, Interrupted)
+        return {"error": type(error).__name__, "message": error.format_message(), "transient": is_transient}
     from mergerepl.roots import masked
 
     said = masked(f"{type(error).__name__}: {error}")

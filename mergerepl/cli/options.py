@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from typing import Any, Final
@@ -97,26 +98,26 @@ def pair(text: str) -> tuple[str, str]:
     return column, value
 
 
-def _point(text: str, *, is_end: bool) -> datetime | str | int:
+_POINTS = {"time": "2026-11-01, 2026-11-01T10:00 (UTC), 2h (ago)", "LSN": "0x…", "number": "7"}
+"""The kinds of an end of a range -> how each is written."""
+
+
+def _point(text: str, *, is_end: bool, kinds: Collection[str] = _POINTS.keys()) -> datetime | str | int:
     """Return one end of a range: a time in UTC, an LSN as text, or a number."""
-    if _LSN.fullmatch(text):
+    if "LSN" in kinds and _LSN.fullmatch(text):
         return text
-    if text.isdigit():
+    if "number" in kinds and text.isdigit():
         return int(text)
-    if parse_duration(text) is not None:
+    if "time" in kinds and parse_duration(text) is not None:
         return datetime.now(UTC) - duration(text)
-    try:
-        day = date.fromisoformat(text)
-    except ValueError:
-        try:
+    if "time" in kinds:
+        with suppress(ValueError):
+            return datetime.combine(date.fromisoformat(text), time.max if is_end else time.min, UTC)
+        with suppress(ValueError):
             found = datetime.fromisoformat(text)
-        except ValueError:
-            raise ValueError(
-                f"{text!r} is neither a time nor an LSN nor a number: write 2026-11-01, 2026-11-01T10:00 (UTC), 2h (ago), "
-                "0x… or 7."
-            ) from None
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return datetime.combine(day, time.max if is_end else time.min, UTC)
+            return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    forms = ", ".join(_POINTS[each] for each in kinds)
+    raise ValueError(f"{text!r} is no {' or '.join(kinds)}: write {forms}.")
 
 
 def row_key(given: Iterable[str]) -> dict[str, str]:
@@ -161,21 +162,19 @@ def _flag(help: str, **terms: Any) -> dict[str, Any]:
     return {"help": help, "is_flag": True, **terms}
 
 
-def _choice(help: str, *choices: str, **terms: Any) -> dict[str, Any]:
-    return {"help": help, "type": click.Choice(choices), **terms}
+def _choice(help: str, choices: str, **terms: Any) -> dict[str, Any]:
+    return {"help": help, "type": click.Choice(choices.split("|")), **terms}
 
 
 def _whole(help: str, metavar: str = "N", least: int = 1, **terms: Any) -> dict[str, Any]:
     return {"help": help, "metavar": metavar, "type": click.IntRange(min=least), **terms}
 
 
-TYPES = ("merge", "transactional", "cdc", "tracking")
-_VALIDATIONS = ("rowcount", "checksum")
 TABLE: Final[dict[str, dict[str, Any]]] = {
     # -- what is meant
     "--publication": _stated("Only this publication.", "NAME"),
     "--table": _stated("Only this table.", "TABLE"),
-    "--type": _choice("Only this type.", *TYPES),
+    "--type": _choice("Only this type.", "merge|transactional|cdc|tracking"),
     "--at": _stated("The replica to look at or to change; else the publisher.", "REPLICA"),
     "--key": _stated(
         "What identifies a row: a,b declares columns, a=7 is a value; may repeat.",
@@ -188,7 +187,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     ),
     "--to": _stated("Up to this time (UTC), LSN or number, with it.", "X", partial(_point, is_end=True)),
     "--older-than": _stated(f"Only what is older: {DURATION}.", "AGE", age),
-    "--limit": _stated("Rows to show, newest first.", "N|all", limit, default="20", show_default=True),
+    "--limit": _stated("Rows to show, newest first.", "N|all", limit, default="20"),
     "--all": _flag("Every object, in place of names.", dest="is_all"),
     "--list": _flag("List the rows, with their keys and generations.", dest="is_list"),
     "--without-metadata": _flag("Only rows that were never captured."),
@@ -199,13 +198,11 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "-y/--yes": _flag("Do not ask before rows are removed or overwritten."),
     "--force": _flag("Overwrite rows that were changed since."),
     "-o/--output": _stated("Where the result goes; - is standard output.", "PATH"),
-    "--format": _choice(
-        "The form of the result.", "csv", "json", "parquet", default="csv", show_default=True
-    ),
+    "--format": _choice("The form of the result.", "csv|json|parquet", default="csv"),
     "--interval": _stated(f"Repeat after this time: {DURATION}.", "TIME", duration),
     "--streams": _whole("Articles that are worked on at a time."),
     "--engine": _choice(
-        "What writes the tables: Spark alone, or delta-rs where few rows changed (auto).", "spark", "auto"
+        "What writes the tables: Spark alone, or delta-rs where few rows changed (auto).", "spark|auto"
     ),
     "--no-agent": _flag("Work in this process, even if an agent runs."),
     "--procedures": _stated(
@@ -217,7 +214,6 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         "metavar": "SECONDS",
         "type": click.FloatRange(min=0),
         "default": 600.0,
-        "show_default": True,
         "dest": "wait_s",
     },
     "--print-schema": _flag("Print the JSON Schema of project files."),
@@ -234,18 +230,11 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--compare": _flag("Bridge a gap by the difference of the versions around it."),
     # -- merge
     "--direction": _choice(
-        "Upload is from the subscriber to the publisher.",
-        "both",
-        "upload",
-        "download",
-        default="both",
-        show_default=True,
+        "Upload is from the subscriber to the publisher.", "both|upload|download", default="both"
     ),
     "--validate": _choice(
         "Compare afterwards, by number of rows, the rows of this session, or row by row.",
-        "rowcount",
-        "touched",
-        "checksum",
+        "rowcount|touched|checksum",
     ),
     "--validate-interval": _stated(f"Compare at most this often: {DURATION}.", "TIME", duration),
     "--retries": _whole(
@@ -253,23 +242,15 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         least=0,
         default=0,
     ),
-    "--level": _choice(
-        "Compare numbers of rows, or row by row.", *_VALIDATIONS, default="checksum", show_default=True
-    ),
-    "--source": _choice(
-        "The side whose rows are right.", "publisher", "subscriber", default="publisher", show_default=True
-    ),
+    "--level": _choice("Compare numbers of rows, or row by row.", "rowcount|checksum", default="checksum"),
+    "--source": _choice("The side whose rows are right.", "publisher|subscriber", default="publisher"),
     "--upload-first": _flag("Changes that were not sent go up: equal ones fall away, conflicts are decided."),
     "--discard-local": _flag("Give up changes that were not sent; their rows are exported first."),
     "--check": _flag("End as a monitor's check: 0 well, 1 warning, 2 critical, 3 unknown."),
     "--start-engine": _flag("Also start the Spark engine (about ten seconds)."),
     "--fix": _flag("Write files again that other libraries read or remove wrongly."),
     "--file-size": _stated(
-        "Size of the new files, about; files of up to twice that stay.",
-        "SIZE",
-        file_size,
-        default="128MB",
-        show_default=True,
+        "Size of the new files, about; files of up to twice that stay.", "SIZE", file_size, default="128MB"
     ),
     "--host-name": _stated("What HOST_NAME() gives in the partition.", "VALUE"),
     "--suser-sname": _stated("What SUSER_SNAME() gives in the partition.", "VALUE"),
@@ -282,7 +263,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     },
     "--column": _stated("Only with this column in conflict.", "NAME"),
     "--resolver": _stated("Only those that this resolver decided.", "NAME"),
-    "--status": _choice("Only open or settled ones.", *(each.value for each in ConflictStatus)),
+    "--status": _choice("Only open or settled ones.", "|".join(ConflictStatus)),
     "--count-by": _stated("Count them by these: day, table, type, resolver.", "FIELD,...", names),
     "--winner": _flag("The outcome stands: settle the conflict and write nothing."),
     "--loser": _flag("Write what lost: the row, the columns in conflict, or the delete."),
@@ -291,7 +272,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--whole-row": _flag("Of a loser by columns write the whole row."),
     "--message": _stated("Why, for the record.", "TEXT", default=""),
     # -- transactional
-    "--operation": _choice("Only this procedure.", "insert", "update", "delete"),
+    "--operation": _choice("Only this procedure.", "insert|update|delete"),
     "--batch": _flag("The one MERGE that stands for all three."),
     "--custom": _flag("Python to begin procedures of your own with."),
     # -- cdc
@@ -299,11 +280,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--columns": _stated("The columns to capture; else all.", "COLUMNS", names),
     "--no-net": _flag("Support no net changes; else if there is a key."),
     "--on-gap": _choice(
-        "What happens to versions whose change feed is gone.",
-        "compare",
-        "stop",
-        default="compare",
-        show_default=True,
+        "What happens to versions whose change feed is gone.", "compare|stop", default="compare"
     ),
     "--log-retention": _stated("How long removed files of captured tables are kept at least.", "TIME"),
     "--role": _stated("Gating role; stored and shown only.", "NAME", dest="role_name"),
@@ -318,12 +295,8 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--no-start": _flag("Do not start the job."),
     "--row-filter": _choice(
         "all, rows before updates too (all-update-old); of net changes: with mask, or with 5 for insert or update.",
-        "all",
-        "all-update-old",
-        "all-with-mask",
-        "all-with-merge",
+        "all|all-update-old|all-with-mask|all-with-merge",
         default="all",
-        show_default=True,
     ),
     "--net": _flag("One change for each row."),
     "--into": _stated("The Delta table that is brought up to date.", "PATH"),
@@ -333,22 +306,16 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     ),
     # -- tracking
     "--rowguid": _stated("A string column of GUIDs, in place of --key.", "COLUMN"),
-    "--track": _stated("What is tracked.", "LIST", names, default="insert,update,delete", show_default=True),
+    "--track": _stated("What is tracked.", "LIST", names, default="insert,update,delete"),
     "--foreign": _choice(
-        "What happens to commits that go through no transaction.",
-        "adopt",
-        "refuse",
-        default="adopt",
-        show_default=True,
+        "What happens to commits that go through no transaction.", "adopt|refuse", default="adopt"
     ),
     "--keep-columns": _flag("Leave the three columns in the table."),
-    "--start": _choice("Where a new consumer begins, by default at the beginning.", "beginning", "now"),
+    "--start": _choice("Where a new consumer begins, by default at the beginning.", "beginning|now"),
     "--enumeration": _choice(
         "documented: the printed queries, which lose changes in some orders.",
-        "exact",
-        "documented",
+        "exact|documented",
         default="exact",
-        show_default=True,
     ),
     "--exclude-context": _stated("Leave out what came from the consumer itself.", "GUID"),
     "--window": _stated("The window.json that `enumerate` wrote.", "FILE"),
@@ -358,10 +325,20 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
 _NAMES = {part: stated for stated in TABLE for part in stated.split("/") if part.startswith("--")}
 
 
-def option(name: str, **terms: Any) -> click.Option:
-    """Return an option of the table by its long name; `terms` may say that it is required, or what it is by default."""
+def option(word: str) -> click.Option:
+    """Return an option of the table by its long name.
+
+    `--output!` is required, `--limit=5` has a default of its own, and `--to:LSN|time` is an end of these kinds.
+    """
+    name, _, default = word.rstrip("!").partition("=")
+    name, _, kinds = name.partition(":")
     stated = _NAMES[name]
-    given = {**TABLE[stated], **terms}
+    given = {**TABLE[stated], "required": word.endswith("!")}
+    given |= {"default": default} if default else {}
+    given |= (
+        {"type": Parsed("X", partial(_point, is_end=name == "--to", kinds=kinds.split("|")))} if kinds else {}
+    )
+    given["show_default"] = bool(given.get("default"))
     spelled = [stated] if "--no-" in stated or "--once" in stated else stated.split("/")
     dest = given.pop("dest", None)
     return click.Option([*spelled, *([dest] if dest else [])], **given)

@@ -13,7 +13,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.places import Place, find_places, types_at
 
 if TYPE_CHECKING:
-    from mergerepl.cdc import Instance
+    from mergerepl.cdc import Database, Instance
     from mergerepl.project import Project
 
 
@@ -80,8 +80,13 @@ class CommandPlace:
         return root
 
 
-def captured(place: CommandPlace, name: str) -> Instance:
-    """Return the capture instance of this name, or the only one of the table of this name."""
+def database(place: CommandPlace) -> Database:
+    """Return the database of a place with captured tables."""
     from mergerepl.cdc import Database
 
-    return Database(place.of_type("cdc", "captured tables")).instance(name)
+    return Database(place.of_type("cdc", "captured tables"))
+
+
+def captured(place: CommandPlace, name: str) -> Instance:
+    """Return the capture instance of this name, or the only one of the table of this name."""
+    return database(place).instance(name)

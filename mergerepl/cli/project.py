@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import click
@@ -22,9 +23,7 @@ from mergerepl.places import FILE_NAME, types_at
 from mergerepl.settings import agent_file
 
 
-@command(
-    effect=WRITES, call="Project.init", takes="[ROOT]...", options=("--type", "--output", "--print-schema")
-)
+@command(WRITES, "Project.init [ROOT]... --type --output --print-schema")
 def init(
     run: Invocation, roots: tuple[str, ...], type: str | None, output: str | None, print_schema: bool
 ) -> None:
@@ -54,10 +53,10 @@ def init(
     if output != "-":
         would = "would state" if run.dry_run else "states"
         parts.append(f"{done.file} {would} {counted(stated, 'table')}. Next: `mergerepl apply --dry-run`.")
-    run.output.reported(done, parts)
+    run.report(done, *parts)
 
 
-@command(effect=DESTROYS, call="Project.apply")
+@command(DESTROYS, "Project.apply")
 def apply(run: Invocation) -> None:
     """Make the replicas match mergerepl.yml.
 
@@ -82,26 +81,13 @@ def apply(run: Invocation) -> None:
             run.confirm(f"Remove rows at {', '.join(project.own_roots())} ({listed})?")
     with run.progress as progress:
         result = project.apply(dry_run=run.dry_run, planned=planned, progress=progress)
-    run.output.reported(*merge.applied(result))
+    run.report(*merge.applied(result))
 
 
 @command(
-    effect=WRITES,
-    call="Project.sync",
-    takes="[REPLICA]...",
-    options=(
-        "--direction",
-        "--validate",
-        "--validate-interval",
-        "--retries",
-        "--interval",
-        "--engine",
-        "--no-agent",
-        "--procedures",
-        "--streams",
-        "--skip-errors",
-        "--metrics-file",
-    ),
+    WRITES,
+    "Project.sync [REPLICA]... --direction --validate --validate-interval --retries --interval --engine "
+    "--no-agent --procedures --streams --skip-errors --metrics-file",
     several_places=True,
 )
 def sync(
@@ -188,7 +174,7 @@ def sync(
             write_metrics()
             return code
     result = once()
-    run.output.reported(*merge.synced(result))
+    run.report(*merge.synced(result))
     if not run.output.is_for_programs:
         for message in _errors(result):
             say_error(message)
@@ -212,7 +198,7 @@ def exit_code(result: SyncResult) -> int:
     return TRANSIENT if failed and not is_different and is_transient else FAILED
 
 
-@command(effect=WRITES, call="Project.capture", takes="[REPLICA]...")
+@command(WRITES, "Project.capture [REPLICA]...")
 def capture(run: Invocation, replicas: tuple[str, ...]) -> int:
     """Record new changes without sending them.
 
@@ -225,18 +211,15 @@ def capture(run: Invocation, replicas: tuple[str, ...]) -> int:
       mergerepl capture north
     """
     with run.progress as progress:
-        found = run.rehearse(
-            lambda: run.place.project.capture(*replicas, progress=progress),
-            {"captured": []},
-            "New changes would be recorded.",
-        )
+        capture = partial(run.place.project.capture, *replicas, progress=progress)
+        found = run.carry_out(capture, would="New changes would be recorded.")
     from mergerepl.cli.report import tasks
 
-    run.output.reported({"captured": found}, tasks.captured(found))
+    run.report({"captured": found}, *tasks.captured(found))
     return 0 if all(each.ok for each in found) else FAILED
 
 
-@command(effect=DESTROYS, call="Project.abort", takes="SESSION", hidden=True)
+@command(DESTROYS, "Project.abort SESSION", hidden=True)
 def abort(run: Invocation, session: str) -> int:
     """End a staged session that cannot be finished; its rows are kept.
 
@@ -248,10 +231,11 @@ def abort(run: Invocation, session: str) -> int:
       mergerepl abort 4f0c
     """
     root = run.place.of_type("merge", "staged sessions")
-    run.confirm(f"End session {session} at {root}? Its rows that have not arrived are set aside.")
-    result = run.rehearse(
-        lambda: run.place.project.abort(session), {"session": session}, f"Session {session} would end."
+    result = run.carry_out(
+        partial(run.place.project.abort, session),
+        asks=f"End session {session} at {root}? Its rows that have not arrived are set aside.",
+        would=f"Session {session} would end.",
     )
     done = SyncResult(result.publication, (result,))
-    run.output.reported(*merge.synced(done))
+    run.report(*merge.synced(done))
     return exit_code(done)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -11,23 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, group
-from mergerepl.cli.options import key_columns, option
-from mergerepl.cli.report.table import Columns, listing
+from mergerepl.cli.options import key_columns
+from mergerepl.cli.report.columns import columns, listing
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.tracking import Purged
 from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.model.words import counted, nearest_name
 from mergerepl.store.location import Location
-from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
     from mergerepl import ChangeTracking
     from mergerepl.model.tracking import ConsumerState
 
-_WINDOW: Columns = {"table": "table", ">deletes": "deletes", ">inserts": "inserts", ">updates": "updates"}
 
-
-def _database(run: Invocation, *, foreign: Literal["adopt", "refuse"] = "adopt") -> ChangeTracking:
+def _database(run: Invocation, foreign: Literal["adopt", "refuse"] = "adopt") -> ChangeTracking:
     import mergerepl
 
     return mergerepl.ChangeTracking(run.place.root(), foreign=foreign)
@@ -47,19 +43,9 @@ tracking = group(
 )
 
 
-@tracking.add(
-    effect=WRITES,
-    call="ChangeTracking.enable",
-    takes="TABLE",
-    options=("--key", "--rowguid", "--track", "--foreign"),
-)
+@tracking.add(WRITES, "ChangeTracking.enable TABLE --key --rowguid --track --foreign")
 def enable(
-    run: Invocation,
-    table: str,
-    key: tuple[str, ...],
-    rowguid: str | None,
-    track: tuple[str, ...],
-    foreign: Literal["adopt", "refuse"],
+    run: Invocation, table: str, key: tuple[str, ...], track: tuple[str, ...], foreign: Any, **terms: Any
 ) -> None:
     """Track a table: it gets three columns.
 
@@ -69,53 +55,41 @@ def enable(
       mergerepl tracking enable orders --key order_id
       mergerepl tracking enable stock --rowguid rowguid --track insert,update
     """
-    if bool(key) == bool(rowguid):
+    if bool(key) == bool(terms["rowguid"]):
         raise click.UsageError("Name the key's columns with --key, or a GUID column with --rowguid.")
     try:
         options = TrackingOptions.of(",".join(track))
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--track") from error
-    database = _database(run, foreign=foreign)
-    done = run.rehearse(
-        lambda: database.enable(table, key=key_columns(key), rowguid=rowguid, track=options),
-        {"table": table},
-        f"Table {table} would be tracked.",
+    done = run.carry_out(
+        partial(_database(run, foreign).enable, table, key=key_columns(key), track=options, **terms),
+        would=f"Table {table} would be tracked.",
     )
-    run.output.reported(done, [f"Table {table} is tracked."])
+    run.report(done, f"Table {table} is tracked.")
 
 
-@tracking.add(effect=DESTROYS, call="ChangeTracking.disable", takes="TABLE", options=("--keep-columns",))
+@tracking.add(DESTROYS, "ChangeTracking.disable TABLE --keep-columns")
 def disable(run: Invocation, table: str, keep_columns: bool) -> None:
     """End tracking; tombstones and tracking columns go.
 
     Example:
       mergerepl tracking disable orders --keep-columns
     """
-    database = _database(run)
-    run.confirm(f"Remove the tombstones of {table} in {run.place.root()}?")
-    run.rehearse(
-        lambda: database.disable(table, keep_columns=keep_columns),
-        {"table": table, "tracked": True},
-        f"Table {table} would no longer be tracked.",
+    run.carry_out(
+        partial(_database(run).disable, table, keep_columns=keep_columns),
+        asks=f"Remove the tombstones of {table} in {run.place.root()}?",
+        would=f"Table {table} would no longer be tracked.",
     )
-    run.output.reported({"table": table, "tracked": False}, [f"Table {table} is no longer tracked."])
+    run.report({"table": table, "tracked": False}, f"Table {table} is no longer tracked.")
 
 
 @tracking.add(
+    WRITES,
+    "ChangeTracking.consumer.enumerate CONSUMER --table --start --enumeration --exclude-context --output",
     name="enumerate",
-    effect=WRITES,
-    call="ChangeTracking.consumer.enumerate",
-    takes="CONSUMER",
-    options=("--table", "--start", "--enumeration", "--exclude-context", "--output"),
 )
 def enumerate_changes(
-    run: Invocation,
-    consumer: str,
-    table: str | None,
-    start: Literal["beginning", "now"] | None,
-    enumeration: Literal["exact", "documented"],
-    exclude_context: str | None,
-    output: str | None,
+    run: Invocation, consumer: str, table: str | None, start: Any, output: str | None, **terms: Any
 ) -> None:
     """Count, or write, what changed since a consumer's last window.
 
@@ -141,42 +115,37 @@ def enumerate_changes(
             f"There is no consumer '{consumer}'. Did you mean '{near}'? To register a new one, say where it begins: "
             "--start beginning, or --start now."
         )
-    window = run.rehearse(
-        lambda: database.consumer(consumer, start=start or "beginning").enumerate(
-            tables, exclude_context, enumeration=enumeration
-        ),
-        {"consumer": consumer},
-        f"Consumer {consumer} would be registered." if is_new else "Foreign commits would be adopted first.",
+    window = run.carry_out(
+        lambda: database.consumer(consumer, start=start or "beginning").enumerate(tables, **terms),
+        would=f"Consumer {consumer} would be registered." if is_new else "Foreign commits would be adopted.",
     )
-    folder = None if run.dry_run else folder
-    counts = window.counts() if folder is None else window.write_to(Location.of(folder.absolute()))
-    stated = {**window.state.to_json(), "tables": counts}
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "window.json").write_text(json.dumps(stated, indent=2), encoding="utf-8")
+    if folder is None or run.dry_run:
+        counts = window.counts()
+    else:
+        counts = window.write_to(Location.of(folder.absolute()))
     rows = [{"table": name, **each} for name, each in counts.items() if name not in window.initial]
     copies = [f"{name}: the consumer has no copy yet; take all its rows." for name in window.initial]
     if is_new:
         copies.append(f"Consumer {consumer} is new: it is registered, and purges wait for it.")
-    run.output.reported(stated, [listing(rows, _WINDOW), *copies, f"Window {window.id}."])
+    stated = {**window.state.to_json(), "tables": counts}
+    run.report(
+        stated, listing(rows, columns("table, >deletes, >inserts, >updates")), *copies, f"Window {window.id}."
+    )
 
 
-@tracking.add(
-    effect=WRITES,
-    call="ChangeTracking.consumer.acknowledge",
-    takes="CONSUMER",
-    options=(option("--window", required=True), "--fresh"),
-)
+@tracking.add(WRITES, "ChangeTracking.consumer.acknowledge CONSUMER --window! --fresh")
 def acknowledge(run: Invocation, consumer: str, window: str, fresh: tuple[str, ...] | None) -> None:
     """Note that a consumer has a window: its next one begins there.
 
     Example:
       mergerepl tracking acknowledge hq --window ./changes/window.json
     """
-    stated = _json(Path(window))
-    if stated.get("consumer") != consumer:
+    from mergerepl.tracking.windows import WindowState
+
+    stated = WindowState.of_file(Location.of(Path(window).absolute()))
+    if stated.consumer != consumer:
         raise ConfigurationError(
-            f"'{window}' is a window of consumer '{stated.get('consumer')}', not of '{consumer}'. Nothing was changed."
+            f"'{window}' is a window of consumer '{stated.consumer}', not of '{consumer}'. Nothing was changed."
         )
     database = _database(run)
 
@@ -186,13 +155,12 @@ def acknowledge(run: Invocation, consumer: str, window: str, fresh: tuple[str, .
         reader.acknowledge(stated, fresh=fresh or ())
         return reader.state
 
-    state = run.rehearse(
-        acknowledged, {"consumer": consumer}, f"Consumer {consumer} would stand at the end of this window."
-    )
-    run.output.reported(state, [f"Consumer {consumer} stands at CSN {state.lcsn}."])
+    would = f"Consumer {consumer} would stand at the end of this window."
+    state = run.carry_out(acknowledged, would=would)
+    run.report(state, f"Consumer {consumer} stands at CSN {state.lcsn}.")
 
 
-@tracking.add(effect=DESTROYS, call="ChangeTracking.forget", takes="CONSUMER")
+@tracking.add(DESTROYS, "ChangeTracking.forget CONSUMER")
 def forget(run: Invocation, consumer: str) -> None:
     """Forget a consumer that will not come again.
 
@@ -201,26 +169,16 @@ def forget(run: Invocation, consumer: str) -> None:
     Example:
       mergerepl tracking forget hq
     """
-    database = _database(run)
-    run.confirm(f"Forget the position of {consumer} in {run.place.root()}?")
-    value = {"consumer": consumer, "registered": True}
-    run.rehearse(lambda: database.forget(consumer), value, f"Consumer {consumer} would be forgotten.")
-    run.output.reported({**value, "registered": False}, [f"Consumer {consumer} is forgotten."])
+    run.carry_out(
+        partial(_database(run).forget, consumer),
+        asks=f"Forget the position of {consumer} in {run.place.root()}?",
+        would=f"Consumer {consumer} would be forgotten.",
+    )
+    value = {"consumer": consumer, "registered": False}
+    run.report(value, f"Consumer {consumer} is forgotten.")
 
 
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        stated = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"'{file}' is no window: {error}. Give the window.json of `enumerate`."
-        ) from error
-    if not isinstance(stated, dict):
-        raise ConfigurationError(f"'{file}' is no window. Give the window.json of `enumerate`.")
-    return stated
-
-
-@tracking.add(effect=DESTROYS, call="ChangeTracking.abort", takes="BSN", hidden=True)
+@tracking.add(DESTROYS, "ChangeTracking.abort BSN", hidden=True)
 def abort(run: Invocation, bsn: int) -> None:
     """End an open transaction of any owner.
 
@@ -229,30 +187,27 @@ def abort(run: Invocation, bsn: int) -> None:
     Example:
       mergerepl tracking abort 17
     """
-    database = _database(run)
-    run.confirm(f"End transaction {bsn} in {run.place.root()}? Its changes are undone.")
-    value = {"bsn": bsn, "state": "open"}
-    run.rehearse(lambda: database.abort(bsn), value, f"Transaction {bsn} would be aborted.")
-    run.output.reported({**value, "state": "aborted"}, [f"Transaction {bsn} was aborted."])
+    run.carry_out(
+        partial(_database(run).abort, bsn),
+        asks=f"End transaction {bsn} in {run.place.root()}? Its changes are undone.",
+        would=f"Transaction {bsn} would be aborted.",
+    )
+    run.report({"bsn": bsn, "state": "aborted"}, f"Transaction {bsn} was aborted.")
 
 
-@tracking.add(effect=WRITES, call="ChangeTracking.adopt", hidden=True)
+@tracking.add(WRITES, "ChangeTracking.adopt", hidden=True)
 def adopt(run: Invocation) -> None:
     """Make transactions of the commits that went through none.
 
     Example:
       mergerepl tracking adopt
     """
-    database = _database(run)
-    if run.dry_run:
-        count = len(database.status().foreign_commits)
-        run.output.reported({"adopted": count}, [f"Foreign commits that would be adopted: {count}."])
-        return
-    count = database.adopt()
-    run.output.reported({"adopted": count}, [f"Foreign commits adopted: {count}."])
+    count = run.carry_out(_database(run).adopt)
+    did = "that would be adopted" if run.dry_run else "adopted"
+    run.report({"adopted": count}, f"Foreign commits {did}: {count}.")
 
 
-@tracking.add(effect=WRITES, call="ChangeTracking.recover", hidden=True)
+@tracking.add(WRITES, "ChangeTracking.recover", hidden=True)
 def recover(run: Invocation) -> None:
     """Finish what processes left that died.
 
@@ -262,27 +217,16 @@ def recover(run: Invocation) -> None:
       mergerepl tracking recover
     """
     database = _database(run)
-    done = rehearsed(run.dry_run, database.recover)
+    run.carry_out(database.recover, would="What processes left would be finished.")
     found = database.status()
-    lines = [f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, open: {len(found.open_transactions)}."]
-    if run.dry_run:
-        left = (
-            "Something is left, and would be finished" if done is REHEARSED else "Nothing is left to finish"
-        )
-        lines.insert(0, f"{left}. Nothing was changed (--dry-run).")
-    run.output.reported(
-        {"last_bsn": found.last_bsn, "last_csn": found.last_csn, "open": found.open_transactions}, lines
+    run.report(
+        {"last_bsn": found.last_bsn, "last_csn": found.last_csn, "open": found.open_transactions},
+        f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, open: {len(found.open_transactions)}.",
     )
 
 
-@tracking.add(
-    effect=DESTROYS,
-    call="ChangeTracking.purge",
-    takes="[TABLE]",
-    options=("--older-than", "--to"),
-    hidden=True,
-)
-def purge(run: Invocation, table: str | None, older_than: timedelta | None, to: Any) -> None:
+@tracking.add(DESTROYS, "ChangeTracking.purge [TABLE] --older-than --to:number", hidden=True)
+def purge(run: Invocation, table: str | None, older_than: timedelta | None, to: int | None) -> None:
     """Remove tombstones of a table, or without one rows of the commit sequence.
 
     Only rows that no registered consumer needs: older than an age, or of transactions up to the CSN --to.
@@ -291,17 +235,16 @@ def purge(run: Invocation, table: str | None, older_than: timedelta | None, to: 
       mergerepl tracking purge orders --older-than 90d
       mergerepl tracking purge --to 1000 --dry-run
     """
-    if (older_than is None) == (to is None) or not (to is None or isinstance(to, int)):
+    if (older_than is None) == (to is None):
         raise click.UsageError("Give --older-than (days) or --to (a CSN).")
-    database = _database(run)
     # `to` is the last CSN that goes.
-    remove = partial(database.purge, table, older_than=older_than, to=to)
+    remove = partial(_database(run).purge, table, older_than=older_than, to=to)
 
     def question(planned: Purged) -> str:
         rows = counted(planned.removed, "row")
         return f"Remove {rows} of {planned.target} in {run.place.root()}?" if planned.removed else ""
 
-    done = run.carry_out(remove, question)
+    done = run.carry_out(remove, asks=question)
     removed = "to be removed" if done.dry_run else "removed"
     kept = f"; {counted(done.held_back, 'row')} kept for consumers" if done.held_back else ""
-    run.output.reported(done, [f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}."])
+    run.report(done, f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}.")

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from mergerepl.cli.grammar import READS, WRITES, Invocation, group
-from mergerepl.cli.report.table import listing_or
+from mergerepl.cli.report.columns import listing_or
 from mergerepl.cli.report.tasks import of_total
 from mergerepl.model.transactional import Publication
 
@@ -38,8 +36,8 @@ def _subscriber(run: Invocation) -> str | None:
     return None if run.at is None else run.place.root()
 
 
-@transactional.add(effect=READS, call="Distributor.browse", options=("--table", "--from", "--to", "--limit"))
-def browse(run: Invocation, table: str | None, from_: Any, to: Any, limit: int) -> None:
+@transactional.add(READS, "Distributor.browse --table --from:LSN|time --to:LSN|time --limit")
+def browse(run: Invocation, limit: int, **terms: Any) -> None:
     """Show commands as the original does.
 
     Such as {CALL [sp_MSupd_dboorders] (,,12.50,,7,0x04)}; --from and --to are transactions (LSNs), or times.
@@ -47,21 +45,15 @@ def browse(run: Invocation, table: str | None, from_: Any, to: Any, limit: int) 
     Example:
       mergerepl transactional browse --table orders --limit 5
     """
-    if isinstance(from_, int) or isinstance(to, int):
-        raise click.UsageError(
-            "Transactions have LSNs and times: write --from and --to as 0x… or 2026-11-01."
-        )
-    distributor, terms = _distributor(run, "commands"), {"table": table, "from_": from_, "to": to}
+    distributor = _distributor(run, "commands")
     found = distributor.browse(**terms, limit=limit)
     total = len(found) if len(found) < limit else distributor.count_commands(**terms)
     parts = listing_or("No commands.", [asdict(each) for each in found])
     parts += [of_total(len(found), total, "command")] if found else []
-    run.output.reported({"commands": found, "total": total}, parts)
+    run.report({"commands": found, "total": total}, *parts)
 
 
-@transactional.add(
-    effect=READS, call="Distributor.script", options=("--table", "--at", "--operation", "--batch", "--custom")
-)
+@transactional.add(READS, "Distributor.script --table --at --operation --batch --custom")
 def script(run: Invocation, **terms: Any) -> None:
     """Print the generated procedures as Spark SQL.
 
@@ -73,10 +65,10 @@ def script(run: Invocation, **terms: Any) -> None:
       mergerepl transactional script --batch
     """
     text = _distributor(run, "procedures").script(subscriber=_subscriber(run), **terms)
-    run.output.reported({"script": text}, text.split("\n"))
+    run.report({"script": text}, *text.split("\n"))
 
 
-@transactional.add(effect=WRITES, call="Distributor.skip", takes="XACT", options=("--at",))
+@transactional.add(WRITES, "Distributor.skip XACT --at")
 def skip(run: Invocation, xact: str) -> None:
     """Leave out the next transaction of one subscription.
 
@@ -97,12 +89,10 @@ def skip(run: Invocation, xact: str) -> None:
     was = "was skipped before; nothing was changed"
     if done.is_done or (run.dry_run and done.commands):
         was = f"{'is' if done.is_done else 'would be'} skipped (commands: {counted})"
-    run.output.reported(done, [f"{done.subscriber}: transaction {done.xact_seqno} {was}."])
+    run.report(done, f"{done.subscriber}: transaction {done.xact_seqno} {was}.")
 
 
-@transactional.add(
-    effect=READS, call="Subscriber.read", takes="TABLE", options=("--at", "--limit"), hidden=True
-)
+@transactional.add(READS, "Subscriber.read TABLE --at --limit", hidden=True)
 def read(run: Invocation, table: str, limit: int) -> None:
     """Show an article at a subscriber as of its last complete batch.
 
@@ -112,4 +102,4 @@ def read(run: Invocation, table: str, limit: int) -> None:
     from mergerepl.transactional import Subscriber
 
     rows = Subscriber(run.place.root()).first_rows(table, limit=limit)
-    run.output.reported({"rows": rows}, listing_or("No rows.", rows))
+    run.report({"rows": rows}, *listing_or("No rows.", rows))

@@ -13,34 +13,15 @@ from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command
 from mergerepl.cli.main import FAILED, TRANSIENT
 from mergerepl.cli.options import row_key
 from mergerepl.cli.report import merge
-from mergerepl.cli.report.table import Columns, listing
+from mergerepl.cli.report.columns import listing
 from mergerepl.model.words import counted, key_text, short
-from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
     from mergerepl.model.tasks import CleanupResult, ReinitResult, RepairResult
     from mergerepl.monitoring.doctor import Check
 
-_MIB = 1024**2
-_TUNED: Columns = {
-    "article": "article",
-    "result": "status",
-    ">files": "files_before",
-    ">largest (MiB)": lambda each: f"{each.largest_bytes_before / _MIB:.1f}",
-    ">files after": lambda each: each.files_after if each.status == "tuned" else None,
-    ">largest after (MiB)": lambda each: (
-        f"{each.largest_bytes_after / _MIB:.1f}" if each.status == "tuned" else None
-    ),
-}
 
-
-@command(
-    effect=READS,
-    call="Project.validate",
-    takes="[REPLICA]...",
-    options=("--level", "--table"),
-    several_places=True,
-)
+@command(READS, "Project.validate [REPLICA]... --level --table", several_places=True)
 def validate(
     run: Invocation, replicas: tuple[str, ...], level: Literal["rowcount", "checksum"], table: str | None
 ) -> int:
@@ -55,11 +36,11 @@ def validate(
       mergerepl validate north --level rowcount
     """
     found = run.place.project.validate(*replicas, level=level, table=table.split(",") if table else ())
-    run.output.reported(*merge.validated(found))
+    run.report(*merge.validated(found))
     return 0 if found.ok else TRANSIENT if found.is_transient else FAILED
 
 
-@command(effect=WRITES, call="Replica.tune", takes="[TABLE]...", options=("--at", "--file-size"))
+@command(WRITES, "Replica.tune [TABLE]... --at --file-size")
 def tune(run: Invocation, tables: tuple[str, ...], file_size: int) -> None:
     """Rewrite tables with too large files.
 
@@ -83,16 +64,10 @@ def tune(run: Invocation, tables: tuple[str, ...], file_size: int) -> None:
         lines += [f"{each.article}: {name} = {value}." for name, value in each.properties.items()]
     if run.dry_run:
         lines.append("Nothing was changed (--dry-run).")
-    run.output.reported(result, [listing(result.articles, _TUNED), *lines])
+    run.report(result, listing(result.articles), *lines)
 
 
-@command(
-    effect=WRITES,
-    call="Project.doctor",
-    takes="[REPLICA]...",
-    options=("--start-engine", "--fix"),
-    several_places=True,
-)
+@command(WRITES, "Project.doctor [REPLICA]... --start-engine --fix", several_places=True)
 def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: bool) -> int:
     """Check Java, storage, locks and the files of tables.
 
@@ -112,16 +87,11 @@ def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: 
         from mergerepl.project import examined
 
         checks = examined(run.files, **terms)
-    run.output.reported(*merge.checked(checks))
+    run.report(*merge.checked(checks))
     return FAILED if any(check.status == "fail" for check in checks) else 0
 
 
-@command(
-    effect=DESTROYS,
-    call="Project.repair",
-    takes="[REPLICA]...",
-    options=("--publication", "--table", "--key", "--where", "--source", "--procedures"),
-)
+@command(DESTROYS, "Project.repair [REPLICA]... --publication --table --key --where --source --procedures")
 def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **terms: Any) -> None:
     """Make differing rows equal.
 
@@ -149,7 +119,7 @@ def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **t
     make_equal = partial(
         run.place.project.repair, *replicas, key=row_key(key) or None, may_insert=True, **terms
     )
-    done = run.carry_out(make_equal, question)
+    done = run.carry_out(make_equal, asks=question)
     lines = [
         f"  {each.article} at {short(each.subscriber)} {key_text(one.key)}: {one.kind.replace('_', ' ')}"
         for each in done.articles
@@ -165,16 +135,10 @@ def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **t
         for each in done.articles
         if each.uncaptured
     ]
-    run.output.reported(done, [listing(done.articles, _REPAIRED), *lines])
+    run.report(done, listing(done.articles), *lines)
 
 
-@command(
-    effect=WRITES,
-    call="Replica.touch",
-    takes="TABLE",
-    options=("--key", "--where", "--all", "--without-metadata", "--publication", "--at"),
-    hidden=True,
-)
+@command(WRITES, "Replica.touch TABLE --key --where --all --without-metadata --publication --at", hidden=True)
 def touch(run: Invocation, table: str, key: tuple[str, ...], is_all: bool, **terms: Any) -> None:
     """Send rows again as if they had been updated.
 
@@ -185,21 +149,14 @@ def touch(run: Invocation, table: str, key: tuple[str, ...], is_all: bool, **ter
       mergerepl touch orders --key order_id=7
       mergerepl touch orders --at north --all --without-metadata
     """
-    replica = run.replica
-    done = run.rehearse(
-        lambda: replica.touch(table, key=row_key(key) or None, all=is_all, **terms),
-        {"article": table},
-        f"Rows of {table} would get a new version.",
+    done = run.carry_out(
+        partial(run.replica.touch, table, key=row_key(key) or None, all=is_all, **terms),
+        would=f"Rows of {table} would get a new version.",
     )
-    run.output.reported(done, [f"{counted(done.rows, 'row')} of {done.article}: the next sync sends them."])
+    run.report(done, f"{counted(done.rows, 'row')} of {done.article}: the next sync sends them.")
 
 
-@command(
-    effect=DESTROYS,
-    call="Project.reinit",
-    takes="[REPLICA]...",
-    options=("--all", "--upload-first", "--discard-local", "--table"),
-)
+@command(DESTROYS, "Project.reinit [REPLICA]... --all --upload-first --discard-local --table")
 def reinit(
     run: Invocation, replicas: tuple[str, ...], is_all: bool, table: str | None, **terms: bool
 ) -> None:
@@ -248,7 +205,7 @@ def reinit(
             progress=progress,
             **terms,
         )
-        done: ReinitResult = run.carry_out(fill, question)
+        done: ReinitResult = run.carry_out(fill, asks=question)
     lines = [
         f"  {each.article} {key_text(one.key)}: not sent, {one.kind.replace('_', ' ')}"
         for each in done.articles
@@ -268,13 +225,10 @@ def reinit(
         lines.append("Nothing was changed (--dry-run).")
     else:
         lines += [f"{each} begins again." for each in done.subscribers]
-    rows = [listing(done.articles, _FILLED)] if done.articles else []
-    run.output.reported(done, [*rows, *lines])
+    run.report(done, listing(done.articles), *lines)
 
 
-@command(
-    effect=DESTROYS, call="Replica.resume", takes="TABLE|INSTANCE", options=("--at", "--compare", "--restart")
-)
+@command(DESTROYS, "Replica.resume TABLE|INSTANCE --at --compare --restart")
 def resume(run: Invocation, table: str, compare: bool, restart: bool) -> None:
     """Continue with a paused table.
 
@@ -286,52 +240,26 @@ def resume(run: Invocation, table: str, compare: bool, restart: bool) -> None:
       mergerepl resume orders --compare
     """
     replica = run.replica
-    if restart:
-        run.confirm(f"Leave out the unread changes of {table} in {replica.root}?")
-    was = rehearsed(run.dry_run, lambda: replica.resume(table, compare=compare, restart=restart))
-    text = "would be read again." if was is REHEARSED else "is read again." if was else "was not paused."
-    run.output.reported({"table": table, "changed": was is True}, [f"{table} {text}"])
+    was_paused = run.carry_out(
+        partial(replica.resume, table, compare=compare, restart=restart),
+        asks=f"Leave out the unread changes of {table} in {replica.root}?" if restart else "",
+        would=f"{table} would be read again.",
+    )
+    text = "is read again." if was_paused else "was not paused."
+    run.report({"table": table, "changed": was_paused}, f"{table} {text}")
 
 
-_REPAIRED: Columns = {
-    "article": "article",
-    "subscriber": lambda each: short(each.subscriber),
-    "publication": "publication",
-    ">inserts": "inserts",
-    ">updates": "updates",
-    ">deletes": "deletes",
-    ">still differing": "differing",
-}
-_FILLED: Columns = {
-    "article": "article",
-    "subscriber": lambda each: short(each.subscriber),
-    ">inserts": "inserts",
-    ">updates": "updates",
-    ">deletes": "deletes",
-    ">not sent": "unsent",
-    ">uploaded": "uploaded",
-    ">conflicts": "conflicts",
-    ">kept": "kept",
-}
-_REMOVED: Columns = {
-    "type": "type",
-    "at": lambda each: short(each.replica),
-    "removed": "kind",
-    "of": "what",
-    ">count": "rows",
-}
-
-
-@command(effect=DESTROYS, call="Project.cleanup", options=("--only", "--older-than"))
+@command(DESTROYS, "Project.cleanup --only --older-than")
 def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None) -> int:
     """Remove metadata, conflicts and changes past their retention.
 
     --only metadata, history, files (merge), conflicts (merge, transactional), commands (transactional), changes (cdc) or
     tombstones (tracking).
+
     Metadata goes only if all replicas know the change. Files are those of system tables that a cleanup found unused an hour
-    or a day ago. A subscription that lacks removed commands becomes inactive and
-    must be filled again (`reinit`). It asks only with --older-than, which removes rows that the retention keeps, such as
-    open conflicts. Exit code 1 if something could not be cleaned; the rest is.
+    or a day ago. A subscription that lacks removed commands becomes inactive and must be filled again (`reinit`). It asks
+    only with --older-than, which removes rows that the retention keeps, such as open conflicts. Exit code 1 if something
+    could not be cleaned; the rest is.
 
     Example:
       mergerepl cleanup --dry-run
@@ -344,7 +272,7 @@ def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta
         listed = ", ".join(going)
         return listed and f"Remove {listed}?"
 
-    done = remove(dry_run=run.dry_run) if older_than is None else run.carry_out(remove, question)
+    done = run.carry_out(remove, asks=question if older_than is not None else "")
     files = sum(each.rows for each in done.removed if each.kind == "files")
     rows = sum(each.rows for each in done.removed) - files
     and_files = f" and {counted(files, 'unused file')}" if files else ""
@@ -362,11 +290,11 @@ def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta
         if each.error
     ]
     lines += [f"{each.what}: {each.note}." for each in done.removed if each.note]
-    run.output.reported(done, [listing(done.removed, _REMOVED), *lines])
+    run.report(done, listing(done.removed), *lines)
     return 0 if done.ok else FAILED
 
 
-@command(effect=WRITES, call="Replica.vacuum", takes="[TABLE]...", options=("--at",))
+@command(WRITES, "Replica.vacuum [TABLE]... --at")
 def vacuum(run: Invocation, tables: tuple[str, ...]) -> None:
     """Remove old files that no reader of changes needs.
 
@@ -377,15 +305,14 @@ def vacuum(run: Invocation, tables: tuple[str, ...]) -> None:
       mergerepl vacuum
       mergerepl vacuum orders
     """
-    replica = run.replica
     named = ", ".join(tables) or "all tables"
-    found = run.rehearse(
-        lambda: replica.vacuum(*tables), {"tables": []}, f"Old files of {named} would be removed."
+    found = run.carry_out(
+        partial(run.replica.vacuum, *tables), would=f"Old files of {named} would be removed."
     )
     lines = []
     for each in found:
         kept = f"Files of the last {each.retention_hours:,} hours are kept."
-        unread = each.read_through is not None
-        why = f" Version {each.read_through + 1:,} has still to be read." if unread else ""
+        read = each.read_through
+        why = f" Version {read + 1:,} has still to be read." if read is not None else ""
         lines.append(f"{each.source}: old files are removed. {kept}{why}")
-    run.output.reported({"tables": found}, lines)
+    run.report({"tables": found}, *lines)

@@ -25,14 +25,7 @@ COMMANDS: Final[dict[str, str]] = {
     "agent start": "agent run --detach",
     "transactional logreader": "capture",
     "transactional distribute": "sync",
-    "transactional pending": "pending",
-    "transactional history": "history",
     "transactional errors": "history --failed",
-    "transactional validate": "validate",
-    "transactional repair": "repair REPLICA",
-    "transactional reinit": "reinit REPLICA",
-    "transactional resume": "resume TABLE",
-    "transactional cleanup": "cleanup",
     "cdc enable-db": "cdc enable TABLE (the first table enables the folder)",
     "cdc enable-table": "cdc enable TABLE",
     "cdc disable-db": "cdc disable --all",
@@ -40,22 +33,20 @@ COMMANDS: Final[dict[str, str]] = {
     "cdc help": "cdc list",
     "cdc columns": "cdc show INSTANCE",
     "cdc ddl-history": "cdc show INSTANCE",
-    "cdc capture": "capture",
-    "cdc status": "status",
     "cdc errors": "history --failed",
     "cdc sessions": "history",
-    "cdc resume": "resume TABLE",
     "cdc adopt": "cdc relocate",
     "cdc net": "cdc changes INSTANCE --net",
     "cdc apply": "cdc load INSTANCE --into PATH --consumer NAME",
-    "cdc vacuum": "vacuum TABLE",
-    "tracking status": "status",
     "tracking transactions": "history",
     "tracking upgrade": "status",
     "tracking key": f"{IN_PYTHON}ChangeTracking(PATH).pack_key(TABLE, VALUES), or .unpack_key(TABLE, KEY)",
     "tracking sql": f"{IN_PYTHON}ChangeTracking.sql(TABLE)",
 }
-"""A command that is gone -> the words after `mergerepl` that do its work, or the call in Python."""
+"""A command that is gone -> the words after `mergerepl` that do its work, or the call in Python.
+
+One of a group that is a command of all products now is not listed.
+"""
 
 OPTIONS: Final[dict[str, str]] = {
     "--subscriber": "REPLICA, the name of the subscriber after the command",
@@ -158,11 +149,21 @@ def _of_commands(error: click.NoSuchOption, ctx: click.Context, words: Sequence[
 def unknown_command(group: Group, ctx: click.Context, words: Sequence[str]) -> click.UsageError:
     """Return the error of a command that does not exist."""
     path, name = ctx.command_path.split(" ")[1:], words[0]
+    root = ctx.find_root()
+    assert isinstance(root.command, Group)
+    of_all = root.command.get_command(root, name)
+    # The tasks of all products are commands of the first level.
+    here = (
+        {f"{path[0]} {name}": f"{name} {of_all.takes}".strip()}
+        if isinstance(of_all, Command) and path
+        else {}
+    )
+    known = here | COMMANDS
     for size in (2, 1):
         old = " ".join((*path, *words[:size]))
-        if old in COMMANDS:
-            call = COMMANDS[old].removeprefix(IN_PYTHON)
-            new = f"Run `mergerepl {call}`" if call == COMMANDS[old] else f"Call it {IN_PYTHON}`{call}`"
+        if old in known:
+            call = known[old].removeprefix(IN_PYTHON)
+            new = f"Run `mergerepl {call}`" if call == known[old] else f"Call it {IN_PYTHON}`{call}`"
             return click.UsageError(f"There is no `{old}` any more. {new}.", ctx=ctx)
     if (instead := _instead_of(path, name)) is not None:
         return click.UsageError(f"'{name}' is a command of a later version. {instead}", ctx=ctx)

@@ -141,9 +141,13 @@ class Replica:
                     "the folder from a copy; or, if a first `mergerepl apply` was cut short, run it again.",
                     replica=str(self.root),
                 )
+            others = uses(self.root, but=FOLDER) or (
+                " Without a publication, `mergerepl cdc enable` captures tables here, and `mergerepl tracking enable` "
+                "tracks them."
+            )
             raise ConfigurationError(
                 f"'{self.root}' is not a replica: it has no '{FOLDER}' folder with system tables. "
-                f"Name a publisher or subscriber root, or run `mergerepl apply` first.{uses(self.root, but=FOLDER)}",
+                f"Name a publisher or subscriber root, or run `mergerepl apply` first.{others}",
                 replica=str(self.root),
             )
 

@@ -307,12 +307,17 @@ class ChangeTracking:
         with plain_errors("finishing transactions"), self.session.held("tracking recover"):
             sweep(self.session)
 
-    def adopt(self) -> int:
+    def adopt(self, *, dry_run: bool = False) -> int:
         """Make transactions of the foreign commits of all tables, also of those that refuse them; return their number.
+
+        Args:
+            dry_run: Only count them.
 
         Raises: ForeignCommitError if they cannot be adopted.
         """
         self._require()
+        if dry_run:
+            return len(self.status().foreign_commits)
         with plain_errors("adopting foreign commits"), self.session.held("tracking adopt"):
             sweep(self.session)
             return adopt_or_refuse(self.session, also_refused=True)[0]

@@ -140,17 +140,20 @@ class Consumer:
         self._require_served(anchors.lcsn, chosen)
         return Window(state, session, chosen, before, last, inside, context, deleted_version)
 
-    def acknowledge(self, window: Window | Mapping[str, Any], *, fresh: Collection[str] = ()) -> None:
+    def acknowledge(
+        self, window: Window | WindowState | Mapping[str, Any], *, fresh: Collection[str] = ()
+    ) -> None:
         """Note that the consumer has a window, independently of any download; once noted, it is without effect.
 
         Args:
-            window: The window, or the result of its `state.to_json()`.
+            window: The window, its `state`, or the result of its `state.to_json()`.
             fresh: The initial tables of the window that were copied whole.
 
         Raises: TrackingError, with nothing changed, if the window does not begin where the consumer stands, or an initial
             table is not named.
         """
-        state = window.state if isinstance(window, Window) else WindowState.of_json(window)
+        state = window.state if isinstance(window, Window) else window
+        state = state if isinstance(state, WindowState) else WindowState.of_json(state)
         if self._token is not None or state.consumer != self.name:
             raise TrackingError.bad_window(
                 self.name, f"the window {state.id} is not of a registered consumer of this name."

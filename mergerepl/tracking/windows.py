@@ -37,13 +37,14 @@ from mergerepl.delta.tables import (
     read_version,
     write_files,
 )
-from mergerepl.errors import StoreError
+from mergerepl.errors import ConfigurationError, StoreError
 from mergerepl.model.tracking import Anchors, CommittedTransaction, EnumerationQueries, TrackedTable
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.in_memory import frame_of_tuples
 from mergerepl.spark.session import in_session, new_session
 from mergerepl.store.location import Location
+from mergerepl.store.storage import put_text, read_text
 from mergerepl.systables.tracking import (
     CHANGE_BSN,
     COMMIT_SEQUENCE,
@@ -71,6 +72,8 @@ from mergerepl.tracking.staged_rows import count_rows, key_columns
 
 log = logging.getLogger(__name__)
 
+WINDOW_FILE = "window.json"
+"""Beside the rows of a window that is written: its state, which a consumer acknowledges."""
 _NAMED_AT_MOST = 1000
 """Up to this number of files are selected by name; beyond it, reading all files costs no more."""
 
@@ -105,6 +108,17 @@ class WindowState:
             return cls(anchors=anchors, initial=tuple(stated["initial"]), **parts)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TrackingError.bad_window("?", f"it is no window: {error!r}.") from error
+
+    @classmethod
+    def of_file(cls, file: Location) -> "WindowState":
+        """Return the window of a `window.json`. Raises: ConfigurationError if it is not one of `Window.write_to`."""
+        try:
+            if (text := read_text(file)) is not None:
+                return cls.of_json(json.loads(text))
+            why = "it does not exist."
+        except (OSError, ValueError, TrackingError) as error:
+            why = str(error)
+        raise ConfigurationError(f"'{file}' is no window: {why} Give the window.json of `enumerate`.")
 
 
 @methods_keep_callers_session
@@ -185,12 +199,16 @@ class Window:
         return {name: {kind: rows.count() for kind, rows in self._kinds(name)} for name in self.tables}
 
     def write_to(self, folder: Location) -> dict[str, dict[str, int]]:
-        """Write the rows as Parquet files, in folders `table/deletes`, `inserts` and `updates`; return their numbers."""
+        """Write the rows as Parquet files, in folders `table/deletes`, `inserts` and `updates`; return their numbers.
+
+        `window.json` is written last: the state with these numbers.
+        """
         counts: dict[str, dict[str, int]] = {}
         for name in self.tables:
             for kind, rows in self._kinds(name):
                 write_files(rows, folder / name / kind)
                 counts.setdefault(name, {})[kind] = count_rows(folder / name / kind)
+        put_text(folder / WINDOW_FILE, json.dumps({**self.state.to_json(), "tables": counts}, indent=2))
         return counts
 
     def _kinds(self, table: str) -> list[tuple[str, DataFrame]]:

@@ -20,6 +20,7 @@ from mergerepl.conflicts.selection import Conflicts
 from mergerepl.model import replica_status, results
 from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.tasks import Captured, ValidationResult
+from mergerepl.monitoring.doctor import Check, CheckStatus
 from mergerepl.project import Project
 from mergerepl.replicas import Replica
 
@@ -461,7 +462,7 @@ def test_validate_is_exit_1_if_replicas_differ_and_3_if_some_are_out_of_reach(ap
 def test_doctor_is_exit_1_if_something_has_to_be_mended(hq, monkeypatch, status, code):
     fake = types.ModuleType("mergerepl.monitoring.doctor")
     asked = []
-    check = types.SimpleNamespace(name="java", status=status, detail="21", remedy="install")
+    check = Check("java", CheckStatus(status), "21", "install")
     fake.checks = lambda roots, **chosen: asked.append((list(roots), chosen)) or [check]
     monkeypatch.setitem(sys.modules, "mergerepl.monitoring.doctor", fake)
     monkeypatch.setattr("mergerepl.monitoring.doctor", fake, raising=False)

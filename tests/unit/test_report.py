@@ -16,11 +16,12 @@ import pytest
 from mergerepl import Listing
 from mergerepl.cli.report import merge
 from mergerepl.cli.report import tasks as shown
+from mergerepl.cli.report.columns import listing_or
 from mergerepl.cli.report.logs import JsonFormatter
 from mergerepl.cli.report.merge import Rounds
 from mergerepl.cli.report.output import Output, dumps, jsonable
 from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress, Patience, open_progress
-from mergerepl.cli.report.table import Table, listing_or, printable
+from mergerepl.cli.report.table import Table, printable
 from mergerepl.errors import LeaseError
 from mergerepl.model import replica_status, results, tasks
 from mergerepl.model.cdc import JobEvent
@@ -48,7 +49,7 @@ def report(method: str, *arguments, out, is_for_programs, **options):
     elif method == "synced_round":
         merge.Rounds(output).synced_round(*arguments, **options)
     elif hasattr(shown, method):
-        output.reported(arguments[0], getattr(shown, method)(*arguments, **options))
+        output.reported(arguments[0], *getattr(shown, method)(*arguments, **options))
     else:
         output.reported(*getattr(merge, method)(*arguments, **options))
     return out.getvalue()

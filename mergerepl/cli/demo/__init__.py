@@ -8,7 +8,7 @@ from mergerepl import roots
 from mergerepl.cli.grammar import RUNS, Invocation, command
 
 
-@command(effect=RUNS, call="", takes="[DIR]")
+@command(RUNS, "[DIR]")
 def demo(run: Invocation, dir: str | None) -> None:
     """Play a whole story on sample data.
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.cli.report.columns import listing
 from mergerepl.cli.report.output import Output
-from mergerepl.cli.report.table import Columns, Part, Table, listing
+from mergerepl.cli.report.table import Part, Table
 from mergerepl.errors import MergeReplError
 from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.replica_status import RowInfo
@@ -44,7 +45,8 @@ from mergerepl.model.words import (
 if TYPE_CHECKING:
     from mergerepl.monitoring.doctor import Check
 
-Report = tuple[object, list[Part]]
+Report = tuple[Any, ...]
+"""The value for programs, and the tables and sentences that show it."""
 
 _NO_CONFLICTS = (
     "{}: no conflicts to show. They are logged at the publisher, unless `conflict_logging` says otherwise; "
@@ -58,18 +60,14 @@ def applied(result: ApplyResult) -> Report:
     """Report the steps of `apply`, done or planned."""
     who = f"Publication {result.publication}"
     if not result.steps:
-        return result, [f"{who}: the replicas match the file, nothing to do."]
+        return result, f"{who}: the replicas match the file, nothing to do."
     count = counted(len(result.steps), "step")
     end = (
         f"{who}: {count} to do; nothing was changed (--dry-run)."
         if result.dry_run
         else f"{who}: {count} done in {seconds(result.duration_s)}."
     )
-    steps = listing(result.steps, {"action": "action", "object": "object", "detail": "detail"})
-    if not result.subscriptions:
-        return result, [steps, end]
-    outcomes = {"subscriber": "subscriber", "outcome": "outcome", "why": "why", "unsent": "unsent"}
-    return result, [steps, listing(result.subscriptions, outcomes), end]
+    return result, listing(result.steps), listing(result.subscriptions), end
 
 
 # -- sync ------------------------------------------------------------------------------------------------------------
@@ -93,7 +91,7 @@ def synced(result: SyncResult) -> Report:
         parts += _previews(session)
         if session.validation is not None:
             parts += _validation(session.subscriber, session.validation)
-    return sync_object(result), parts
+    return sync_object(result), *parts
 
 
 class Rounds:
@@ -224,7 +222,7 @@ def validated(result: ValidationResult) -> Report:
     for each in result.articles:
         by_subscriber.setdefault(each.subscriber, []).append(each)
     parts = [part for name, found in by_subscriber.items() for part in _validation(name, found)]
-    return _validation_object(result.articles), parts
+    return _validation_object(result.articles), *parts
 
 
 def _validation_object(articles: Sequence[ArticleValidation]) -> dict[str, Any]:
@@ -284,41 +282,26 @@ def _left_out(article: ArticleValidation) -> str:
 
 def checked(checks: Sequence[Check]) -> Report:
     """Report each check of `doctor` and its remedy."""
-    columns = {"status": "status", "check": "name", "found": "detail"}
     remedies = [f"{each.name}: {each.remedy}" for each in checks if each.remedy]
-    return {"checks": checks}, [listing(checks, columns), *remedies]
+    return {"checks": checks}, listing(checks), *remedies
 
 
 # -- conflicts -------------------------------------------------------------------------------------------------------
-
-_CONFLICTS: Columns = {
-    "id": "conflict_id",
-    "article": "article",
-    "key": lambda each: key_text(each.key),
-    ">type": "conflict_type",
-    "meaning": lambda each: conflict_name(each.conflict_type),
-    "winner": lambda each: short(each.winner),
-    "time": "created",
-    "status": "status",
-}
 
 
 def conflict_list(replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> Report:
     """Report conflicts, one line each: the newest of `total`."""
     value = {"replica": replica, "total": total, "conflicts": list(map(_named, conflicts))}
     if not conflicts:
-        return value, [_NO_CONFLICTS.format(replica)]
+        return value, _NO_CONFLICTS.format(replica)
     newest = f"{conflicts[0].conflict_id} -f {typed(replica)}"
-    return value, [
-        listing(conflicts, _CONFLICTS),
-        f"{counted(total, 'conflict')}. See the rows of one with `mergerepl conflicts show {newest}`.",
-        *_older(len(conflicts), total),
-    ]
+    rows = f"{counted(total, 'conflict')}. See the rows of one with `mergerepl conflicts show {newest}`."
+    return value, listing(conflicts), rows, *_older(len(conflicts), total)
 
 
 def conflict_rows(replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> Report:
     """Report the losing and the winning row side by side: `*` marks columns in conflict, `~` others that differ."""
-    value, parts = conflict_list(replica, conflicts, total=total)
+    value, *parts = conflict_list(replica, conflicts, total=total)
     parts = [] if conflicts else parts
     for each in conflicts:
         name = conflict_name(each.conflict_type)
@@ -344,7 +327,7 @@ def conflict_rows(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
         else:
             parts.append(_alone(each.losing_row, "losing row"))
             parts.append("  The article is not published any more, so only the losing row is shown.")
-    return value, [*parts, *_older(len(conflicts), total)]
+    return value, *parts, *_older(len(conflicts), total)
 
 
 def _named(conflict: ConflictRecord | ConflictPreview) -> dict[str, Any]:
@@ -391,37 +374,6 @@ def _alone(losing: Mapping[str, object] | None, title: str) -> Table:
 
 # -- row -------------------------------------------------------------------------------------------------------------
 
-_REPLICAS: Columns = {
-    "replica": lambda each: short(each.replica),
-    ">nickname": "nickname",
-    "source": "source",
-    ">generation": "generation",
-    "lineage": lambda each: ", ".join(f"{nick}:{n}" for nick, n in sorted(each.lineage.items())) or "{}",
-    "up to date": lambda each: "outside" if each.outside else each.current,
-}
-_LEFT = {
-    "deleted": "it was deleted",
-    "own_columns": "its own columns changed",
-    "parent": "a row that it follows changed",
-    "host_name": "the subscriber's host_name changed",
-    "filter": "the filter of its article changed",
-}
-_PARTITIONS: Columns = {
-    ">partition": lambda each: (
-        short(each.subscriber)
-        if each.subscriber
-        else "everybody"
-        if each.partition_id == -1
-        else each.partition_id
-    ),
-    "HOST_NAME()": "host_name",
-    "SUSER_SNAME()": "suser_sname",
-    "the row": lambda each: (
-        "is in it" if each.reason is None else f"left it: {_LEFT.get(each.reason, each.reason)}"
-    ),
-    ">generation": "generation",
-}
-
 
 def row(found: RowInfo) -> Report:
     """Report one row's lineage, colv and values at every replica, and whether any of them knows it."""
@@ -429,7 +381,7 @@ def row(found: RowInfo) -> Report:
         f"{found.publication}.{found.article} {key_text(found.key)}  (rowguid {found.rowguid})"
     ]
     if found.is_known:
-        parts.append(listing(found.replicas, _REPLICAS))
+        parts.append(listing(found.replicas))
     else:
         asked = ", ".join(each.replica for each in found.replicas if each.problem is None) or "none"
         parts.append(
@@ -440,14 +392,14 @@ def row(found: RowInfo) -> Report:
     for column in dict.fromkeys(column for each in rows for column in each or {}):
         mark = _CLASHES if _differs(rows, column) else ""
         values.add(mark, column, *(_shown(each, column) for each in rows))
-    parts += [values, listing(found.partitions, _PARTITIONS)]
+    parts += [values, listing(found.partitions)]
     parts += [f"Replica {root} is out of reach: its row is unknown." for root in found.out_of_reach]
     parts += [f"Problem: {each.problem}" for each in found.replicas if each.problem is not None]
     for each in found.replicas:
         if each.columns:
             colv = ", ".join(f"{part.column} {part.nickname}:{part.version}" for part in each.columns)
             parts.append(f"colv at {short(each.replica)}: {colv}")
-    return {**asdict(found), "is_known": found.is_known}, parts
+    return {**asdict(found), "is_known": found.is_known}, *parts
 
 
 def _differs(rows: Iterable[Mapping[str, object] | None], column: str) -> bool:

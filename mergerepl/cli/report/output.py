@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import date, datetime, timedelta
 from enum import Enum
@@ -29,7 +29,7 @@ class Output:
     def __init__(self, out: TextIO, *, is_for_programs: bool, is_logged: bool = False) -> None:
         self.out, self.is_for_programs, self.is_logged = out, is_for_programs, is_logged
 
-    def reported(self, value: object, parts: Sequence[Part]) -> None:
+    def reported(self, value: object, *parts: Part) -> None:
         """Report a value as JSON, or as the tables and sentences that show it; a table without rows is left out."""
         if self.is_for_programs:
             self._write_json(value, indent=2)
@@ -77,8 +77,6 @@ class Output:
         self.out.flush()
 
     def _write_json(self, value: object, *, indent: int | None) -> None:
-        from mergerepl.cli.report.output import dumps
-
         self.out.write(dumps(value, indent=indent) + "\n")
         self.out.flush()
 

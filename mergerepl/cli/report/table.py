@@ -1,4 +1,4 @@
-"""The listing of every command: any rows under the columns that the command declares.
+"""Tables as text.
 
 On a terminal rich draws the table. Anywhere else columns are aligned, and nothing is cut. rich is loaded only to draw.
 """
@@ -6,28 +6,12 @@ On a terminal rich draws the table. Anywhere else columns are aligned, and nothi
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TextIO
+from typing import TextIO
 
 from mergerepl.model.words import moment_text
-
-Columns = Mapping[str, str | Callable[[Any], object]]
-"""Heading to source: an attribute or key of a row, or a function that computes the cell. `>` sets a column flush right."""
-
-
-def listing(rows: Iterable[Any], columns: Columns, *, title: str = "") -> Table:
-    """Return rows (dataclasses, named tuples or mappings) as a table."""
-    table = Table(tuple(columns), title=title)
-    for row in rows:
-        table.add(*(cell(_value(row, source)) for source in columns.values()))
-    return table
-
-
-def listing_or(none: str, rows: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """Return rows with one column for each key, or a sentence if there are no rows."""
-    return [listing(rows, {name: name for name in rows[0]})] if rows else [none]
 
 
 def cell(value: object) -> object:
@@ -44,12 +28,6 @@ def cell(value: object) -> object:
         case Mapping():
             return ", ".join(f"{name} {part}" for name, part in value.items())
     return value
-
-
-def _value(row: Any, source: str | Callable[[Any], object]) -> object:
-    if not isinstance(source, str):
-        return source(row)
-    return row[source] if isinstance(row, Mapping) else getattr(row, source)
 
 
 @dataclass
