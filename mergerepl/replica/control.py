@@ -6,7 +6,7 @@ growing table is appended to and read with a condition. The caller holds the lea
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -53,7 +53,7 @@ class ControlPlane:
         """Read nothing yet. `properties` are for the tables to create."""
         self.folder = folder
         self.properties = {INTERVAL_PROPERTY: OWN_INTERVAL, **(properties or {})}
-        self._read: dict[str, tuple[list[Any], pa.Table]] = {}
+        self._read: dict[str, _Known] = {}
 
     def path(self, name: str) -> Location:
         """Return the folder of a system table."""
@@ -148,18 +148,20 @@ class ControlPlane:
 
     def _version_and_rows(self, table: TypedTable[RowT]) -> tuple[int, list[RowT]]:
         known = self._read.get(table.name)
-        if known is not None and is_as_seen(known[0]):
-            version, stored = known[0][1], known[1]
-        else:
+        if known is None or not is_as_seen(known.seen):
             path = self.path(table.name)
-            version, stored = version_and_rows(path, table.names, required=table.required)
-            self._keep(table, version, stored)
-        return version, [table.read(row) for row in python_rows(stored, table.names)]
+            known = self._keep(table, *version_and_rows(path, table.names, required=table.required))
+        if known.rows is None:
+            known.rows = [table.read(row) for row in python_rows(known.stored, table.names)]
+        return known.version, list(known.rows)
 
-    def _keep(self, table: SystemTable, version: int, stored: "pa.Table") -> None:
+    def _keep(self, table: SystemTable, version: int, stored: "pa.Table") -> "_Known":
+        known = _Known(version, stored)
         # Only a checkpoint may remain of an old last commit.
         with suppress(FileNotFoundError):
-            self._read[table.name] = as_seen(self.path(table.name), version), stored
+            known.seen = as_seen(self.path(table.name), version)
+            self._read[table.name] = known
+        return known
 
     def _write(
         self,
@@ -185,6 +187,16 @@ class ControlPlane:
             path, written, mode=mode, properties=self.properties, once=once, read_version=read_version
         )
         return version, written
+
+
+@dataclass
+class _Known:
+    """What is known of a table: a version, its rows as stored, once asked for as values, and what `as_seen` returned."""
+
+    version: int
+    stored: "pa.Table"
+    rows: list[Any] | None = None
+    seen: list[Any] = field(default_factory=list)
 
 
 def _has(row: object, where: Mapping[str, object]) -> bool:

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mergerepl.delta import chosen_rows
 from mergerepl.delta.chosen_rows import Chosen, rows_of_few_files
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.marks import CommitMark
@@ -64,7 +66,10 @@ def test_arrow_chooses_as_sql(table: Location, chosen: Chosen) -> None:
     assert found(table, chosen) == found(table, chosen.sql)
 
 
-def test_many_files_a_column_that_files_lack_and_damage_are_left_to_delta_rs(tmp_path: Path) -> None:
+def test_many_files_a_column_that_files_lack_and_damage_are_left_to_delta_rs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen_rows, "_MOST_FILES", 24)
     table, chosen = made(tmp_path), Chosen({"seq": (0, None)})
     write_deltalake(
         str(table),
@@ -88,3 +93,30 @@ def test_many_files_a_column_that_files_lack_and_damage_are_left_to_delta_rs(tmp
     assert rows_of_few_files(other) is None
     with pytest.raises(StoreError, match="cannot be read"):
         found(other, chosen)
+
+
+def test_rows_that_were_read_are_kept_until_their_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, chosen, opened = made(tmp_path), Chosen(), []
+    parquet_file = pq.ParquetFile
+    monkeypatch.setattr(pq, "ParquetFile", lambda at: opened.append(at) or parquet_file(at))
+    before = found(table, chosen)
+    files = len(opened)
+    assert found(table, chosen) == before
+    assert len(opened) == files > 1
+    write_rows(table, rows((9, 9, "new")), mode="append", properties={})
+    assert len(found(table, chosen)) == len(before) + 1
+    assert len(opened) == files + 1
+
+    # As a copy that is put in its place.
+    file = Path(str(opened[-1]))
+    pq.write_table(rows((10, 9, "other")), file)
+    assert len(found(table, chosen)) == len(before) + 1
+    assert len(opened) == files + 2
+    monkeypatch.setattr(chosen_rows, "_MOST_KEPT_BYTES", 0)
+    file.touch()
+    assert found(table, chosen) == found(table, chosen)
+    assert len(opened) > files + 3
+    file.unlink()
+    assert rows_of_few_files(table) is None
