@@ -111,6 +111,25 @@ def test_a_row_goes_up_whose_file_at_the_publisher_lacks_the_new_column(tmp_path
     assert {network.rows("hq", name)[1]["c"] for name in TABLES} == {"N1"}
 
 
+def test_filtered_articles_wait_for_each_other_and_the_others_go_on(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    own = network.table("north", "orders")
+    own.alter.add_columns([Field("c", PrimitiveType("long"), True)])
+    for name in TABLES:
+        network.table("hq", name).alter.add_columns([Field("c", PrimitiveType("string"), True)])
+        network.table("north", name).update({"a": "'n1'"}, predicate="id = 1")
+    for _ in range(2):
+        (result,) = network.project.sync("north").sessions
+        assert set(result.refused) == {"customers", "orders"}
+        assert "Article 'customers' waits for article 'orders'" in str(result.error)
+        assert [network.rows("hq", name)[1]["a"] for name in TABLES] == ["x", "x", "n1"]
+    mine = network.table("north", "orders").to_pyarrow_table().drop_columns(["c"])
+    write_deltalake(str(tmp_path / "north/orders"), mine, mode="overwrite", schema_mode="overwrite")
+    network.settle()
+    network.check()
+    assert {network.rows("hq", name)[1]["a"] for name in TABLES} == {"n1"}
+
+
 @pytest.mark.parametrize("point", ["", "schema.after_alter", "schema.before_articles"])
 def test_a_comment_travels_and_a_column_is_adopted_with_row_filters(tmp_path: Path, point: str) -> None:
     network = Network(tmp_path)

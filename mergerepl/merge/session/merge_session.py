@@ -47,6 +47,7 @@ from mergerepl.merge.session.sides import (
     open_sides,
     with_windows,
     without,
+    without_filtered,
 )
 from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model import refused_pairs
@@ -328,6 +329,10 @@ def held_session(
         again = replace(again, brought=brought_changes(request.ends, again.ends, request.subscription))
         result, is_in_history = held_session(again, start_time, started, stopped)
         return replace(result, recovered=result.recovered + recovered), is_in_history
+    sides, refused = without_filtered(session.sides, session.refused, session.names)
+    if sides is not session.sides:
+        plan = session_plan(sides, upload=request.upload, download=request.download)
+        session = replace(session, sides=sides, plan=plan, refused=refused)
     nothing = replace(
         session.nothing_to_do, recovered=recovered, status="succeeded" if recovered else "nothing_to_do"
     )

@@ -1,6 +1,6 @@
 """The two sides of a session: the bookkeeping of each replica about the other, and its captured changes."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 
@@ -14,6 +14,7 @@ from mergerepl.errors import (
     CaptureError,
     ConflictError,
     MergeReplError,
+    PublicationError,
     SchemaMismatchError,
     StoreError,
     Transient,
@@ -211,6 +212,28 @@ def without(sides: dict[str, SideState], refused: Collection[int]) -> dict[str, 
         )
         for name, side in sides.items()
     }
+
+
+def without_filtered(
+    sides: dict[str, SideState], refused: Refused, names: Mapping[int, str]
+) -> tuple[dict[str, SideState], Refused]:
+    """Leave out all filtered articles if one of them was refused: rows of one follow those of another.
+
+    `names` are those of all articles, by tablenick.
+    """
+    filtered = sides[PUBLISHER].filtered
+    if filtered is None or not (first := sorted(filtered.tablenicks & refused.keys())):
+        return sides, refused
+    waiting: Refused = {
+        nickname: PublicationError(
+            f"Article '{names[nickname]}' waits for article '{names[first[0]]}', which cannot go on: rows of one follow "
+            "rows of the other by a row filter or a join.",
+            article=names[nickname],
+        )
+        for nickname in sorted(filtered.tablenicks - refused.keys())
+    }
+    found = without(sides, waiting)
+    return {name: replace(side, filtered=None) for name, side in found.items()}, refused | waiting
 
 
 def captured_sides(sides: dict[str, SideState], choice: EngineChoice) -> tuple[dict[str, SideState], Refused]:
