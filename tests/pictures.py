@@ -188,9 +188,6 @@ def _sessions(
 
 
 NAMES = {HQ: "hq", "/lake/pos": "pos", "/lake/warehouse": "warehouse"}
-MADE = datetime(2026, 11, 28, 7, 30, tzinfo=UTC)
-
-
 _NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
 

@@ -172,193 +172,110 @@ def history(seed, off=(), filtered=None, depth=(12, 25), checks_settled=True):
     return play_drawn(world, steps, do, finish, said)
 
 
-A, B, SA, SB = ("write", "A", "x", "a"), ("write", "B", "x", "b"), ("session", "A"), ("session", "B")
-CR, CA, CB = ("cleanup", "R"), ("cleanup", "A"), ("cleanup", "B")
+def steps_of(text):
+    """The steps of a history in words: "write A x a; session A; reinit A True"."""
+    words = (step.split() for step in text.split("; "))
+    return [tuple({"True": True, "False": False}.get(word, word) for word in step) for step in words]
+
+
 GOLDEN = {
     # name: (rules without which it breaks, tree, options, steps)
     "a column's entry is cleaned where another replica has not seen the change": (
         ("C known",),
         "star",
         {"column": True},
-        [
-            ("write", "B", "x", "b"),
-            ("capture", "B"),
-            ("write", "R", "y", "a"),
-            SA,
-            SA,
-            SB,
-            SB,
-            SB,
-            CB,
-            ("write", "B", "x", "a"),
-            SB,
-            ("write", "A", "x", "b"),
-            SA,
-        ],
+        steps_of(
+            "write B x b; capture B; write R y a; session A; session A; session B; session B; session B; "
+            "cleanup B; write B x a; session B; write A x b; session A"
+        ),
     ),
     "KB309400": (
         ("floor",),
         "star",
         {"column": True},
-        [
-            ("write", "B", "x", "a"),
-            SB,
-            SA,
-            SB,
-            SA,
-            SB,
-            SA,
-            SB,
-            CR,
-            ("write", "R", "x", "a"),
-            ("write", "A", "x", "b"),
-            SA,
-        ],
+        steps_of(
+            "write B x a; session B; session A; session B; session A; session B; session A; session B; "
+            "cleanup R; write R x a; write A x b; session A"
+        ),
     ),
     "another life of a key outside of the partition": (
         ("anew",),
         "star",
         {"filtered": True},
-        [
-            ("write", "B", "x", "a"),
-            ("capture", "B"),
-            ("write", "A", "x", "d"),
-            SA,
-            SA,
-            ("session", "B", "upload"),
-            SA,
-            SA,
-            A,
-            SA,
-        ],
+        steps_of(
+            "write B x a; capture B; write A x d; session A; session A; session B upload; session A; "
+            "session A; write A x a; session A"
+        ),
     ),
     "new rows of a key that another partition had": (
         ("fresh rows know nothing", "compare with the table", "anew", "born"),
         "star",
         {"filtered": True, "keys": ("x", "z", "y"), "there": ("x", "z")},
-        [
-            ("write", "B", "y", "b"),
-            ("write", "B", "z", "a"),
-            ("write", "A", "y", "a"),
-            ("write", "A", "x", "a"),
-            ("write", "R", "x", "d"),
-            SA,
-            ("write", "R", "y", "d"),
-            ("write", "A", "x", "a"),
-            SA,
-            SB,
-            *[SA] * 2,
-            ("write", "A", "y", "a"),
-            SA,
-        ],
+        steps_of(
+            "write B y b; write B z a; write A y a; write A x a; write R x d; session A; write R y d; "
+            "write A x a; session A; session B; session A; session A; write A y a; session A"
+        ),
     ),
     "a refused change of an ended subscription": (
         ("clock of generations",),
         "star",
         {},
-        [
-            ("write", "B", "y", "a"),
-            ("capture", "B"),
-            ("refuse", "R", "x"),
-            A,
-            SA,
-            A,
-            SA,
-            ("unsubscribe", "A"),
-            SB,
-        ],
+        steps_of(
+            "write B y a; capture B; refuse R x; write A x a; session A; write A x a; session A; "
+            "unsubscribe A; session B"
+        ),
     ),
     "an expired relation comes back, nothing is cleaned": (
         ("guard through",),
         "tree",
         {},
-        [
-            A,
-            ("capture", "A"),
-            ("expire", "A"),
-            ("write", "N", "y", "a"),
-            ("session", "N"),
-            *[("session", sub, "upload") for sub in "DDEE"],
-            *[("session", "N")] * 3,
-            ("revive", "A"),
-            SA,
-            ("write", "N", "x", "a"),
-            ("session", "N"),
-        ],
+        steps_of(
+            "write A x a; capture A; expire A; write N y a; session N; session D upload; "
+            "session D upload; session E upload; session E upload; session N; session N; session N; "
+            "revive A; session A; write N x a; session N"
+        ),
     ),
     "an expired relation comes back, what it refused was cleaned": (
         ("guard knows",),
         "star",
         {"column": True},
-        [
-            ("refuse", "A", "x"),
-            B,
-            SB,
-            SA,
-            SA,
-            ("expire", "A"),
-            SB,
-            SB,
-            SB,
-            CR,
-            ("revive", "A"),
-            ("refuse", "A", "x"),
-            A,
-            SA,
-        ],
+        steps_of(
+            "refuse A x; write B x b; session B; session A; session A; expire A; session B; session B; "
+            "session B; cleanup R; revive A; refuse A x; write A x a; session A"
+        ),
     ),
     "an expired relation below comes back, its publisher told that it knows all": (
         ("guard told",),
         "chain",
         {},
-        [
-            ("write", "D", "x", "a"),
-            ("capture", "D"),
-            ("expire", "D"),
-            ("write", "N", "y", "a"),
-            *[("session", "N", "upload")] * 3,
-            ("revive", "D"),
-            ("session", "D"),
-            ("session", "N"),
-        ],
+        steps_of(
+            "write D x a; capture D; expire D; write N y a; session N upload; session N upload; "
+            "session N upload; revive D; session D; session N"
+        ),
     ),
     "a refused row at a reinitialised subscriber": (
         ("reinit lists",),
         "pair",
         {},
-        [("refuse", "R", "x"), A, SA, SA, ("refuse", "R", "x"), ("reinit", "A", True)],
+        steps_of("refuse R x; write A x a; session A; session A; refuse R x; reinit A True"),
     ),
     "a republisher is reinitialised, its subscriber goes on": (
         ("reinit marks", "guard cleaned"),
         "tree",
         {},
-        [
-            *[("session", sub) for sub in "NNDD"],
-            ("write", "N", "x", "a"),
-            ("session", "D"),
-            ("session", "D"),
-            ("expire", "N"),
-            ("reinit", "N", False),
-            ("revive", "D"),
-            ("session", "D"),
-        ],
+        steps_of(
+            "session N; session N; session D; session D; write N x a; session D; session D; expire N; "
+            "reinit N False; revive D; session D"
+        ),
     ),
     "upload-first after cleanup": (
         ("reinit by value",),
         "star",
         {"prios": (50, 50)},
-        [
-            A,
-            ("capture", "A"),
-            ("expire", "A"),
-            ("write", "R", "x", "b"),
-            SB,
-            SB,
-            SB,
-            SB,
-            CR,
-            ("reinit", "A", True),
-        ],
+        steps_of(
+            "write A x a; capture A; expire A; write R x b; session B; session B; session B; session B; "
+            "cleanup R; reinit A True"
+        ),
     ),
 }
 

@@ -22,11 +22,9 @@ SA, SB = ("session", "A"), ("session", "B")
 HISTORIES: dict[str, tuple[bool, list[Step]]] = {
     **{
         name: (bool(GOLDEN[name][2].get("column")), list(GOLDEN[name][3]))
-        for name in ("a column's entry is cleaned where another replica has not seen the change", "KB309400")
-    },
-    **{
-        name: (bool(GOLDEN[name][2].get("column")), list(GOLDEN[name][3]))
         for name in (
+            "a column's entry is cleaned where another replica has not seen the change",
+            "KB309400",
             "a refused change of an ended subscription",
             "an expired relation comes back, what it refused was cleaned",
             "a refused row at a reinitialised subscriber",
