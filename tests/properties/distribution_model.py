@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.properties.register_models import Histories, Reg, fence_of, last
+
 
 @dataclass(frozen=True)
 class Design:
@@ -30,14 +32,6 @@ class Design:
     hashed: bool = True  # the plan's object is named by its content and the fence
     holds_d: bool = True  # the distributor is held until the end
     position_last: bool = True  # tables first, then the position
-
-
-class Reg(NamedTuple):
-    etag: int = 0
-    owner: int | None = None
-    fence: int = 0
-    dirty: bool = False
-    plan: object = None
 
 
 class Agent(NamedTuple):
@@ -76,14 +70,6 @@ def first(kind: str, design: Design) -> str:
     return "take S" if kind == "at S" or (not design.holds_d and kind != "at D") else "take D"
 
 
-def last(log: tuple, kind: str) -> tuple:
-    return next(row for row in reversed(log) if row[0] == kind)
-
-
-def fence_of(log: tuple) -> int:
-    return max((row[1] for row in log if row[0] == "f"), default=0)
-
-
 def has(log: tuple, number: int) -> bool:
     return any(row[0] == "w" and row[2] == number for row in log)
 
@@ -99,58 +85,17 @@ def reached(log: tuple) -> int | None:
     return at
 
 
-class Model:
+class Model(Histories):
+    begins = "take"
+
     def __init__(self, design: Design) -> None:
         self.d = design
 
-    def steps(self, st: State):
-        for i, a in enumerate(st.agents):
-            if a.pc in ("end", "dead", "stuck"):
-                continue
-            yield from self.agent(st, i, a)
-            if st.kills and not a.pc.startswith("take"):
-                yield f"{i} killed", self.go(st._replace(kills=st.kills - 1), i, a._replace(pc="dead"))
-        for n, op in enumerate(st.flying):
-            yield f"landed {op[0]}", self.land(st._replace(flying=st.flying[:n] + st.flying[n + 1 :]), op)
-        if st.grows:
-            yield "a command", st._replace(head=st.head + 1, grows=st.grows - 1)
-
-    @staticmethod
-    def go(st: State, i: int, a: Agent) -> State:
-        return st._replace(agents=(*st.agents[:i], a, *st.agents[i + 1 :]))
-
-    @staticmethod
-    def land(st: State, op: tuple) -> State:
-        where, condition, new = op
-        if where in "DS":
-            is_same = getattr(st, where).etag == condition
-            return st._replace(**{where: new._replace(etag=condition + 1)}) if is_same else st
-        if where == "object":
-            return st._replace(
-                objects=(*(each for each in st.objects if each[0] != condition), (condition, new))
-            )
-        log = getattr(st, where)
-        since = log[condition:]
+    def clashing(self, where: str, since: tuple) -> tuple:
         if where in "TU":
             # Spark passes a commit that does not name its application.
-            since = tuple(row for row in since if row[0] != "f" or row[2] is not None)
-        return st if since else st._replace(**{where: (*log, new)})
-
-    def put(self, st: State, i: int, a: Agent, op: tuple, ok: Agent, failed: Agent):
-        done = self.land(st, op)
-        applied = op[0] == "object" or done != st
-        yield f"{i} {a.pc}", self.go(done, i, ok if applied else failed)
-        if st.lost and applied:
-            # It gives up waiting, and releases with a note that a request is on its way.
-            later = st._replace(flying=(*st.flying, op), lost=st.lost - 1)
-            yield f"{i} {a.pc}: in flight", self.go(later, i, a._replace(pc="release dirty"))
-
-    def change(self, st: State, i: int, a: Agent, end: str, ok: str, **changed):
-        """Change a register that the agent holds."""
-        was = a.s if end == "S" else a.d
-        new = was._replace(**changed)
-        got = {"s" if end == "S" else "d": new._replace(etag=was.etag + 1)}
-        yield from self.put(st, i, a, (end, was.etag, new), a._replace(pc=ok, **got), a._replace(pc="end"))
+            return tuple(row for row in since if row[0] != "f" or row[2] is not None)
+        return since
 
     def name(self, a: Agent) -> object:
         """Return the name of a plan's object; the plan itself stands for its hash."""
@@ -187,7 +132,7 @@ class Model:
             yield from self.change(st, i, a, "S", "open T", plan=None)
         elif pc == "object":
             ok = a._replace(pc="stage" if d.registered else self.writes()[0])
-            yield from self.put(st, i, a, ("object", self.name(a), a.plan), ok, ok)
+            yield from self.put(st, i, a, ("objects", self.name(a), a.plan), ok, ok)
         elif pc == "stage":
             yield from self.change(st, i, a, "S", self.writes()[0], plan=self.name(a))
         elif pc.startswith("open "):
@@ -291,31 +236,6 @@ class Model:
             if at == {st.head} and last(st.Q, "q")[2]:
                 return None
         return f"B2: T {st.T}, U {st.U}, P {st.P}, Q {st.Q}"
-
-    def exhaust(self, begun: State, most: int) -> tuple[int, str | None, list[str]]:
-        came: dict[State, tuple[State, str] | None] = {begun: None}
-        todo = [begun]
-        while todo and len(came) < most:
-            st = todo.pop()
-            for label, after in self.steps(st):
-                if after in came:
-                    continue
-                came[after] = (st, label)
-                found = self.wrong(after)
-                if found is None and not after.flying and all(a.pc in ("end", "dead") for a in after.agents):
-                    found = self.wrong_at_end(after)
-                if found is not None:
-                    return len(came), found, self.trail(came, after)
-                todo.append(after)
-        return len(came), None, []
-
-    @staticmethod
-    def trail(came: dict, at: State) -> list[str]:
-        found = []
-        while came[at] is not None:
-            at, label = came[at]
-            found.append(label)
-        return found[::-1]
 
 
 ABLATIONS = {

@@ -18,6 +18,8 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.properties.register_models import Histories, Reg, fence_of, last
+
 
 @dataclass(frozen=True)
 class Design:
@@ -25,14 +27,6 @@ class Design:
     registered: bool = True  # the register names the plan; else the object itself counts
     hashed: bool = True  # the plan's object is named by its content
     gate_last: bool = True  # rows, then the gate, then the positions
-
-
-class Reg(NamedTuple):
-    etag: int = 0
-    owner: int | None = None
-    fence: int = 0
-    dirty: bool = False
-    plan: tuple | None = None
 
 
 class Agent(NamedTuple):
@@ -61,64 +55,11 @@ def start(agents: int, *, kills: int, lost: int, grows: int, drops: int) -> Stat
     return State(Reg(), (), (), (), (), 1, (Agent(),) * agents, (), kills, lost, grows, drops)
 
 
-def last(log: tuple, kind: str) -> tuple | None:
-    return next((row for row in reversed(log) if row[0] == kind), None)
+class Model(Histories):
+    begins = "read"
 
-
-def fence_of(log: tuple) -> int:
-    return max((row[1] for row in log if row[0] == "f"), default=0)
-
-
-class Model:
     def __init__(self, design: Design) -> None:
         self.d = design
-
-    def steps(self, st: State):
-        for i, a in enumerate(st.agents):
-            if a.pc in ("end", "dead"):
-                continue
-            yield from self.agent(st, i, a)
-            if st.kills and a.pc != "read":
-                yield f"{i} killed", self.go(st._replace(kills=st.kills - 1), i, a._replace(pc="dead"))
-        for n, op in enumerate(st.flying):
-            yield f"landed {op[0]}", self.land(st._replace(flying=st.flying[:n] + st.flying[n + 1 :]), op)
-        if st.grows:
-            yield "source", st._replace(head=st.head + 1, grows=st.grows - 1)
-
-    @staticmethod
-    def go(st: State, i: int, a: Agent) -> State:
-        return st._replace(agents=(*st.agents[:i], a, *st.agents[i + 1 :]))
-
-    @staticmethod
-    def land(st: State, op: tuple) -> State:
-        where, condition, new = op
-        if where == "reg":
-            return st._replace(reg=new._replace(etag=st.reg.etag + 1)) if st.reg.etag == condition else st
-        if where == "object":
-            rest = tuple(each for each in st.objects if each[0] != condition)
-            return st._replace(objects=(*rest, (condition, new)))
-        log = getattr(st, where)
-        return st._replace(**{where: (*log, new)}) if len(log) == condition else st
-
-    def put(self, st: State, i: int, a: Agent, op: tuple, ok: Agent, failed: Agent):
-        done = self.land(st, op)
-        applied = op[0] == "object" or done != st
-        yield f"{i} {a.pc}", self.go(done, i, ok if applied else failed)
-        if st.lost and applied:
-            # It gives up waiting, and releases with a note that a request is on its way.
-            yield (
-                f"{i} {a.pc}: in flight",
-                self.go(
-                    st._replace(flying=(*st.flying, op), lost=st.lost - 1), i, a._replace(pc="release dirty")
-                ),
-            )
-
-    def change(self, st: State, i: int, a: Agent, ok: str, **changed):
-        new = a.reg._replace(**changed)
-        op = ("reg", a.reg.etag, new)
-        yield from self.put(
-            st, i, a, op, a._replace(pc=ok, reg=new._replace(etag=a.reg.etag + 1)), a._replace(pc="end")
-        )
 
     def name(self, plan: tuple) -> object:
         """Return the name of a plan's object; the plan itself stands for its hash."""
@@ -154,7 +95,7 @@ class Model:
             op = (table, a.at, ("f", a.reg.fence))
             yield from self.put(st, i, a, op, a._replace(pc=following), a._replace(pc=f"fence {table}"))
         elif pc == "clean":
-            yield from self.change(st, i, a, "look", dirty=False)
+            yield from self.change(st, i, a, "reg", "look", dirty=False)
         elif pc == "look":
             plan = self.staged(st)
             row = last(st.L, "l")
@@ -174,11 +115,11 @@ class Model:
                     self.go(st, i, a._replace(pc="object", plan=(cycle + 1, position, st.head, i))),
                 )
         elif pc == "object":
-            op = ("object", self.name(a.plan), a.plan)
+            op = ("objects", self.name(a.plan), a.plan)
             ok = a._replace(pc="stage" if d.registered else "open C")
             yield from self.put(st, i, a, op, ok, ok)
         elif pc == "stage":
-            yield from self.change(st, i, a, "open C", plan=a.plan)
+            yield from self.change(st, i, a, "reg", "open C", plan=a.plan)
         elif pc.startswith("open "):
             table = pc[-1]
             log = getattr(st, table)
@@ -190,7 +131,7 @@ class Model:
                 yield f"{i} {pc}", self.go(st, i, a._replace(pc=f"write {table}", at=len(log)))
                 if table == "C" and st.drops and d.registered:
                     # The source has to leave the cycle: its commits are read later, and the cycle's number is used again.
-                    yield from self.change(st._replace(drops=st.drops - 1), i, a, "remove", plan=None)
+                    yield from self.change(st._replace(drops=st.drops - 1), i, a, "reg", "remove", plan=None)
         elif pc.startswith("write "):
             table = pc[-1]
             cycle, low, high, _ = a.plan
@@ -200,7 +141,7 @@ class Model:
             )
         elif pc == "finish":
             if d.registered:
-                yield from self.change(st, i, a, "remove", plan=None)
+                yield from self.change(st, i, a, "reg", "remove", plan=None)
             else:
                 yield f"{i} finish", self.go(st, i, a._replace(pc="remove"))
         elif pc == "remove":
@@ -259,34 +200,10 @@ class Model:
             return f"R1: commits {commits}, shown {shown}"
         return None
 
-    def exhaust(self, first: State, most: int) -> tuple[int, str | None, list[str]]:
-        came = {first: None}
-        todo = [first]
-        while todo and len(came) < most:
-            st = todo.pop()
-            for label, after in self.steps(st):
-                if after in came:
-                    continue
-                came[after] = (st, label)
-                found = self.wrong(after)
-                before, now = self.shown(st), self.shown(after)
-                gate = last(st.G, "g")
-                if found is None and gate and tuple(r for r in now if r[1] <= gate[1]) != before:
-                    found = "R2: rows behind the gate changed"
-                if found is None and not after.flying and all(a.pc in ("end", "dead") for a in after.agents):
-                    found = self.wrong_at_end(after)
-                if found is not None:
-                    return len(came), found, self.trail(came, after)
-                todo.append(after)
-        return len(came), None, []
-
-    @staticmethod
-    def trail(came: dict, at: State) -> list[str]:
-        found = []
-        while came[at] is not None:
-            at, label = came[at]
-            found.append(label)
-        return found[::-1]
+    def wrong_since(self, before: State, after: State) -> str | None:
+        gate = last(before.G, "g")
+        known = tuple(row for row in self.shown(after) if gate and row[1] <= gate[1])
+        return "R2: rows behind the gate changed" if gate and known != self.shown(before) else None
 
 
 ABLATIONS = {
