@@ -4,10 +4,11 @@
                                           |                      |
                                           +-------> base <-------+
 
-Imports inside functions count; those for type checkers only do not.
+In the table `mergerepl.` is left out. Imports inside functions count; those for type checkers only do not.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,372 +19,149 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("mergerepl", "triggers", "enumeration", "conflict")
 PHASES = {"triggers", "enumeration", "conflict"}
 
-BASE = {
-    "mergerepl.changes",
-    "mergerepl.delta",
-    "mergerepl.spark",
-    "mergerepl.errors",
-    "mergerepl.failpoints",
-    "mergerepl.delta.feed",
-    "mergerepl.filters",
-    "mergerepl.frames",
-    "mergerepl.model",
-    "mergerepl.roots",
-    "mergerepl.rows",
-    "mergerepl.settings",
-    "mergerepl.replica",
-    "mergerepl.store",
-    "mergerepl.systables",
-}
+
+def names(text: str) -> set[str]:
+    """Return the modules named in a text, where `mergerepl.` is left out."""
+    return {name if name in {"mergerepl", *PHASES} else f"mergerepl.{name}" for name in text.split()}
+
+
+def table(text: str) -> dict[str, set[str]]:
+    """Read lines `modules: what they may import`; words in capitals are sets, and `-` takes a module out."""
+    found: dict[str, set[str]] = {}
+    for line in re.sub(r"#.*", "", text).replace("\n    ", " ").strip().splitlines():
+        importers, _, imported = line.partition(":")
+        words = imported.split()
+        allowed = set().union(
+            *(SETS[word] if word.isupper() else names(word) for word in words if word[0] != "-")
+        )
+        allowed -= names(" ".join(word[1:] for word in words if word[0] == "-"))
+        found |= dict.fromkeys(names(importers), allowed)
+    return found
+
+
+BASE = names(
+    "changes delta delta.feed errors failpoints filters frames model replica roots rows settings spark "
+    "store systables"
+)
 # What a phase may use beside: it computes columns and text, keeps frames in memory and says what Spark's errors mean.
 # A phase runs read-only jobs on frames that it is given; it never writes, opens a table or knows a session.
-PURE_ROWS = {
-    "mergerepl.frames",
-    "mergerepl.delta.marks",
-    "mergerepl.delta.types",
-    "mergerepl.spark.errors",
-    "mergerepl.spark.in_memory",
-    "mergerepl.spark.expression_cost",
-    "mergerepl.delta.feed.column_changes",
-    "mergerepl.delta.feed.net_changes",
-    "mergerepl.delta.feed.schema_walk",
-    "mergerepl.rows",
-}
-PURE = {
-    "mergerepl.changes",
-    "mergerepl.errors",
-    "mergerepl.filters",
-    "mergerepl.model",
-    "mergerepl.systables",
-}
-FEATURES = {
-    "mergerepl.merge.apply",
-    "mergerepl.conflicts",
-    "mergerepl.monitoring",
-    "mergerepl.merge.partitions",
-    "mergerepl.publish",
-    "mergerepl.merge.resolvers",
-    "mergerepl.publish.snapshot",
-    "mergerepl.merge.stage",
-    "mergerepl.merge.capture",
-    "mergerepl.merge.repair",
-    "mergerepl.merge.schema",
-}
+PURE_ROWS = names(
+    "delta.feed.column_changes delta.feed.net_changes delta.feed.schema_walk delta.marks delta.types frames "
+    "rows spark.errors spark.expression_cost spark.in_memory"
+)
+PURE = names("changes errors filters model systables")
+FEATURES = names(
+    "conflicts merge.apply merge.capture merge.partitions merge.repair merge.resolvers merge.schema "
+    "merge.stage monitoring publish publish.snapshot"
+)
+
+SETS = {"BASE": BASE, "PHASES": PHASES, "PURE": PURE, "PURE_ROWS": PURE_ROWS, "FEATURES": FEATURES}
 
 # Values that every room knows.
 ANYWHERE = {"mergerepl.model.listing", "mergerepl.model.renamed", "mergerepl.store.location"}
 
-MAY_IMPORT: dict[str, set[str]] = {
-    "mergerepl.store.location": {"mergerepl.errors"},
-    # How a change is sent is text, and the project file reads it.
-    "mergerepl.transactional.call_syntax": set(),
-    # Public names: their functions leave the caller's session as it is.
-    "mergerepl": {"mergerepl.spark.callers"},
-    "mergerepl.__main__": {"mergerepl.cli"},
-    "mergerepl.errors": set(),
-    # To let a test end the JVM, too.
-    "mergerepl.failpoints": {"mergerepl.spark"},
-    "mergerepl.model": {"mergerepl.errors"},
-    # Rows become tables of the libraries that a notebook has.
-    "mergerepl.model.listing": set(),
-    "mergerepl.model.renamed": set(),
-    "mergerepl.systables": {"mergerepl.model", "mergerepl.errors", "mergerepl.roots"},
-    "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},
-    "mergerepl.roots": {"mergerepl.errors", "mergerepl.settings"},
-    "mergerepl.settings": {"mergerepl.errors"},
-    # Of the model, the public names that are gone.
-    "mergerepl.spark": {
-        "mergerepl.changes",
-        "mergerepl.errors",
-        "mergerepl.frames",
-        "mergerepl.roots",
-        "mergerepl.settings",
-        # Whether a bucket is used, and how it is found.
-        "mergerepl.store.objects",
-    },
-    # Columns and frames: it knows types and texts of values, and no rule.
-    "mergerepl.frames": {"mergerepl.delta.types", "mergerepl.rows.rowguid"},
-    "mergerepl.rows": {
-        "mergerepl.frames",
-        "mergerepl.delta",
-        "mergerepl.spark",
-        "mergerepl.errors",
-        "mergerepl.model",
-        "mergerepl.systables",
-    },
-    # The one room that opens Delta tables. It knows tables, not replicas.
-    "mergerepl.delta": BASE - {"mergerepl.delta.feed", "mergerepl.replica"},
-    # What happened to a table, for every product: it knows neither replicas nor articles.
-    "mergerepl.delta.feed": {
-        "mergerepl.changes",
-        "mergerepl.delta",
-        "mergerepl.frames",
-        "mergerepl.spark",
-        "mergerepl.errors",
-        "mergerepl.rows",
-    },
-    # Clauses know no table: text in, trees and columns out.
-    "mergerepl.filters": {
-        "mergerepl.errors",
-        "mergerepl.frames",
-        "mergerepl.model",
-        "mergerepl.rows.rowguid",
-        "mergerepl.rows.sql",
-    },
-    # Control files of a root: the store lies below the tables.
-    "mergerepl.store": {
-        "mergerepl.changes",
-        "mergerepl.errors",
-        "mergerepl.failpoints",
-        "mergerepl.model",
-        "mergerepl.roots",
-        "mergerepl.settings",
-        "mergerepl.spark",
-        "mergerepl.systables",
-    },
-    "mergerepl.replica": BASE,
-    "mergerepl.config": {
-        "mergerepl.errors",
-        "mergerepl.filters",
-        "mergerepl.model",
-        "mergerepl.roots",
-        "mergerepl.settings",
-        "mergerepl.systables",
-        "mergerepl.transactional.call_syntax",
-    },
-    **dict.fromkeys(PHASES, PURE | PURE_ROWS),
-    # Which rows belong to whom: the tables of partitions and what computes them.
-    "mergerepl.merge.partitions": BASE | PHASES,
-    "mergerepl.merge.apply": BASE | PHASES | {"mergerepl.merge.partitions"},
-    # A row that is decided again is checked by the rules of its table, as a staged one.
-    "mergerepl.conflicts": BASE
-    | PHASES
-    | {"mergerepl.calls", "mergerepl.monitoring", "mergerepl.merge.stage.constraints"},
-    # What a sync has still to send is enumerated as a session does it.
-    "mergerepl.monitoring": BASE | PHASES | {"mergerepl.merge.partitions", "mergerepl.merge.stage.article"},
-    "mergerepl.monitoring.tune": BASE | {"mergerepl.tracking.sweep", "mergerepl.monitoring"},
-    # Publishing initialises new subscribers, rows and metadata, and reports what a leaving one never sent.
-    "mergerepl.publish": BASE
-    | PHASES
-    | {
-        "mergerepl.merge.apply",
-        "mergerepl.config.stated",
-        "mergerepl.monitoring",
-        "mergerepl.merge.partitions",
-        "mergerepl.publish.snapshot",
-        "mergerepl.publish.steps",
-    },
-    # The steps of every `apply`, and how a table and its rows are copied and compared: neither knows a publication.
-    "mergerepl.publish.steps": BASE,
-    "mergerepl.publish.snapshot": BASE,
-    # Resolvers of one's own: whose functions an agent knows, and how they are called.
-    "mergerepl.merge.resolvers": BASE | PHASES,
-    "mergerepl.merge.capture": BASE | PHASES | {"mergerepl.merge.apply", "mergerepl.merge.partitions"},
-    # A late round begins with a capture.
-    "mergerepl.merge.stage": BASE
-    | PHASES
-    | {"mergerepl.merge.apply", "mergerepl.merge.partitions", "mergerepl.merge.capture"},
-    # A subscriber's tables get the publisher's columns: what was written before each change is captured first. `schema
-    # alter` asks the replicas in reach.
-    "mergerepl.merge.schema": BASE
-    | PHASES
-    | {"mergerepl.merge.apply", "mergerepl.merge.capture", "mergerepl.monitoring", "mergerepl.publish"},
-    # Repair compares as `validate`, and writes runs as a capture does.
-    "mergerepl.merge.repair": BASE
-    | PHASES
-    | {
-        "mergerepl.conflicts.decide_again",
-        "mergerepl.merge.apply",
-        "mergerepl.merge.capture",
-        "mergerepl.merge.partitions",
-        "mergerepl.monitoring",
-        "mergerepl.publish.snapshot",
-    },
-    # The agent first finishes decided transactions of a tracked folder: that module of `tracking` alone.
-    "mergerepl.merge.session": BASE | PHASES | FEATURES | {"mergerepl.tracking.sweep"},
-    # A reinitialisation is a session: it captures, stages and carries out as one.
-    "mergerepl.merge.reinit": BASE
-    | PHASES
-    | {
-        "mergerepl.merge.repair",
-        "mergerepl.merge.partitions",
-        "mergerepl.merge.session",
-        "mergerepl.merge.stage",
-        "mergerepl.merge.schema.skip",
-        "mergerepl.merge.schema.waiting",
-        "mergerepl.monitoring",
-        "mergerepl.publish",
-        "mergerepl.publish.snapshot",
-        "mergerepl.tracking.sweep",
-    },
-    # Other replication products stand on the base alone.
-    "mergerepl.tracking": BASE | {"mergerepl.publish.steps"},
-    # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone, and
-    # loads them by name (`log_reader.PRODUCTS`).
-    "mergerepl.logreader": BASE,
-    "mergerepl.cdc": BASE | {"mergerepl.logreader", "mergerepl.publish.steps"},
-    # The agent of the products that have jobs.
-    "mergerepl.agents": BASE
-    | {
-        "mergerepl.sessions",
-        "mergerepl.cdc",
-        "mergerepl.logreader",
-        # The rounds in which it had nothing to do.
-        "mergerepl.merge.session.session_history",
-        "mergerepl.transactional",
-        "mergerepl.agents.agent_socket",
-    },
-    "mergerepl.agents.agent_socket": {"mergerepl.roots", "mergerepl.settings"},
-    # The public object: the folders of a project.
-    "mergerepl.agents.agent": {
-        "mergerepl.agents",
-        "mergerepl.dashboard",
-        "mergerepl.errors",
-        "mergerepl.model",
-        "mergerepl.project",
-        "mergerepl.roots",
-        "mergerepl.spark.session",
-    },
-    # Commands that are handed over run as from the command line.
-    "mergerepl.agents.client": {
-        "mergerepl.agents",
-        "mergerepl.agents.agent_socket",
-        "mergerepl.cli.report",
-        "mergerepl.errors",
-        "mergerepl.model",
-        "mergerepl.places",
-        "mergerepl.roots",
-        "mergerepl.sessions",
-        "mergerepl.store",
-    },
-    "mergerepl.agents.server": {
-        "mergerepl.agents",
-        "mergerepl.agents.agent_socket",
-        "mergerepl.model",
-        "mergerepl.spark",
-    },
-    # Of publishing, the steps of `apply` and how tables are copied.
-    "mergerepl.transactional": BASE
-    | {
-        "mergerepl.config.stated",
-        "mergerepl.transactional.call_syntax",
-        "mergerepl.calls",
-        "mergerepl.logreader",
-        "mergerepl.publish.snapshot",
-        "mergerepl.publish.steps",
-    },
-    # The public objects of a place: what is there, and one method for each task.
-    "mergerepl.places": {
-        "mergerepl.config",
-        "mergerepl.errors",
-        "mergerepl.model",
-        "mergerepl.roots",
-        "mergerepl.settings",
-        # What a bucket has is a listing.
-        "mergerepl.store.storage",
-    },
-    "mergerepl.calls": {"mergerepl.errors", "mergerepl.spark.callers", "mergerepl.store"},
-    "mergerepl.sessions": BASE
-    | FEATURES
-    | {"mergerepl.calls", "mergerepl.merge.session", "mergerepl.places", "mergerepl.transactional"},
-    # One module for each product: its tasks in the form of all.
-    "mergerepl.products": BASE
-    | FEATURES
-    | {
-        "mergerepl.merge.reinit",
-        "mergerepl.calls",
-        "mergerepl.cdc",
-        "mergerepl.logreader",
-        "mergerepl.merge.session",
-        "mergerepl.monitoring.doctor",
-        "mergerepl.places",
-        "mergerepl.sessions",
-        "mergerepl.tracking",
-        "mergerepl.transactional",
-    },
-    "mergerepl.replicas": BASE
-    | FEATURES
-    | {
-        "mergerepl.calls",
-        "mergerepl.monitoring.tune",
-        "mergerepl.places",
-        "mergerepl.products",
-        "mergerepl.sessions",
-    },
-    "mergerepl.project": BASE
-    | FEATURES
-    | {
-        "mergerepl.agents.agent_socket",
-        "mergerepl.calls",
-        "mergerepl.cdc",
-        "mergerepl.dashboard",
-        "mergerepl.monitoring.doctor",
-        "mergerepl.tracking",
-        "mergerepl.config",
-        "mergerepl.merge.session",
-        "mergerepl.new_project",
-        "mergerepl.places",
-        "mergerepl.products",
-        "mergerepl.replicas",
-        "mergerepl.sessions",
-        "mergerepl.transactional",
-    },
-    # A page of a snapshot: it knows values, and writes a file.
-    "mergerepl.dashboard": {"mergerepl.errors", "mergerepl.model", "mergerepl.store"},
-    # A new project file is checked by the products' own checks of a table.
-    "mergerepl.new_project": BASE
-    | {
-        "mergerepl.cdc",
-        "mergerepl.config",
-        "mergerepl.publish",
-        "mergerepl.tracking",
-        "mergerepl.transactional",
-    },
-    "mergerepl.monitoring.doctor": BASE
-    | {
-        "mergerepl.spark",
-        "mergerepl.monitoring.capture_lag",
-        "mergerepl.monitoring.cost",
-        "mergerepl.monitoring.waiting",
-    },
-    "mergerepl.cli.demo": BASE | {"mergerepl", "mergerepl.cli", "mergerepl.cli.report", "mergerepl.config"},
-    "mergerepl.cli.report": {
-        "mergerepl.errors",
-        "mergerepl.model",
-        "mergerepl.monitoring.doctor",
-        "mergerepl.roots",
-    },
-    "mergerepl.cli": {
-        "mergerepl",
-        "mergerepl.cdc",
-        # The file of a window, which names its consumer.
-        "mergerepl.tracking.windows",
-        "mergerepl.conflicts",
-        "mergerepl.merge.resolvers.functions",
-        "mergerepl.places",
-        "mergerepl.project",
-        "mergerepl.replicas",
-        "mergerepl.sessions",
-        "mergerepl.store.rehearsal",
-        "mergerepl.config",
-        "mergerepl.dashboard",
-        "mergerepl.cli.demo",
-        "mergerepl.monitoring.doctor",
-        "mergerepl.spark.session",
-        "mergerepl.errors",
-        "mergerepl.agents",
-        "mergerepl.agents.agent",
-        "mergerepl.agents.client",
-        "mergerepl.agents.server",
-        "mergerepl.model",
-        "mergerepl.cli.report",
-        "mergerepl.roots",
-        "mergerepl.rows.arrow_values",
-        "mergerepl.settings",
-        "mergerepl.agents.agent_socket",
-        "mergerepl.transactional",
-    },
-}
+MAY_IMPORT = table("""
+store.location: errors
+# How a change is sent is text, and the project file reads it.
+transactional.call_syntax:
+# Public names: their functions leave the caller's session as it is.
+mergerepl: spark.callers
+__main__: cli
+errors:
+# To let a test end the JVM, too.
+failpoints: spark
+model: errors
+# Rows become tables of the libraries that a notebook has.
+model.listing:
+model.renamed:
+systables: model errors roots
+changes: model systables
+roots: errors settings
+settings: errors
+# `store.objects`: whether a bucket is used, and how it is found.
+spark: changes errors frames roots settings store.objects
+# Columns and frames: it knows types and texts of values, and no rule.
+frames: delta.types rows.rowguid
+rows: frames delta spark errors model systables
+# The one room that opens Delta tables. It knows tables, not replicas.
+delta: BASE -delta.feed -replica
+# What happened to a table, for every product: it knows neither replicas nor articles.
+delta.feed: changes delta frames spark errors rows
+# Clauses know no table: text in, trees and columns out.
+filters: errors frames model rows.rowguid rows.sql
+# Control files of a root: the store lies below the tables.
+store: changes errors failpoints model roots settings spark systables
+replica: BASE
+config: errors filters model roots settings systables transactional.call_syntax
+conflict enumeration triggers: PURE PURE_ROWS
+# Which rows belong to whom: the tables of partitions and what computes them.
+merge.partitions: BASE PHASES
+merge.apply: BASE PHASES merge.partitions
+# A row that is decided again is checked by the rules of its table, as a staged one.
+conflicts: BASE PHASES calls monitoring merge.stage.constraints
+# What a sync has still to send is enumerated as a session does it.
+monitoring: BASE PHASES merge.partitions merge.stage.article
+monitoring.tune: BASE tracking.sweep monitoring
+# Publishing initialises new subscribers, rows and metadata, and reports what a leaving one never sent.
+publish: BASE PHASES merge.apply config.stated monitoring merge.partitions publish.snapshot
+    publish.steps
+# The steps of every `apply`, and how a table and its rows are copied and compared: neither knows a publication.
+publish.steps: BASE
+publish.snapshot: BASE
+# Resolvers of one's own: whose functions an agent knows, and how they are called.
+merge.resolvers: BASE PHASES
+merge.capture: BASE PHASES merge.apply merge.partitions
+# A late round begins with a capture.
+merge.stage: BASE PHASES merge.apply merge.partitions merge.capture
+# A subscriber's tables get the publisher's columns: what was written before each change is captured first. `schema
+# alter` asks the replicas in reach.
+merge.schema: BASE PHASES merge.apply merge.capture monitoring publish
+# Repair compares as `validate`, and writes runs as a capture does.
+merge.repair: BASE PHASES merge.apply merge.capture monitoring publish.snapshot
+# The agent first finishes decided transactions of a tracked folder: that module of `tracking` alone.
+merge.session: BASE FEATURES PHASES tracking.sweep
+# A reinitialisation is a session: it captures, stages and carries out as one.
+merge.reinit: BASE PHASES merge.repair merge.partitions merge.session merge.stage merge.schema.skip
+    merge.schema.waiting monitoring publish.snapshot tracking.sweep
+# Other replication products stand on the base alone.
+tracking: BASE publish.steps
+# What Change Data Capture and transactional replication share; it knows its consumers by their interface alone, and
+# loads them by name (`log_reader.PRODUCTS`).
+logreader: BASE
+cdc: BASE logreader publish.steps
+# The agent of the products that have jobs. `session_history`: the rounds in which it had nothing to do.
+agents: BASE sessions cdc logreader merge.session.session_history transactional agents.agent_socket
+agents.agent_socket: roots settings
+# The public object: the folders of a project.
+agents.agent: agents dashboard errors model project spark.session
+# Commands that are handed over run as from the command line.
+agents.client: agents.agent_socket cli.report errors model places roots sessions store
+agents.server: agents.agent_socket model spark
+# Of publishing, the steps of `apply` and how tables are copied.
+transactional: BASE config.stated transactional.call_syntax calls logreader publish.snapshot
+    publish.steps
+# The public objects of a place: what is there, and one method for each task. `store.storage`: what a bucket has.
+places: config errors model roots settings store.storage
+calls: errors spark.callers store
+sessions: BASE FEATURES calls merge.session places transactional
+# One module for each product: its tasks in the form of all.
+products: BASE FEATURES merge.reinit calls cdc logreader merge.session monitoring.doctor places sessions
+    tracking transactional
+replicas: BASE FEATURES calls monitoring.tune places products sessions
+project: BASE FEATURES calls dashboard monitoring.doctor config new_project places products replicas
+    sessions
+# A page of a snapshot: it knows values, and writes a file.
+dashboard: errors model store
+# A new project file is checked by the products' own checks of a table.
+new_project: BASE cdc config publish tracking transactional
+monitoring.doctor: BASE spark monitoring.capture_lag monitoring.cost monitoring.waiting
+cli.demo: BASE mergerepl cli
+cli.report: errors model roots
+# `tracking.windows`: the file of a window, which names its consumer.
+cli: mergerepl cdc tracking.windows places project replicas store.rehearsal config dashboard spark.session
+    errors agents agents.agent agents.client agents.server model cli.report roots rows.arrow_values settings
+    transactional
+""")
 
 SPARK = {"pyspark", "delta", "py4j"}
 DATA = {*SPARK, "deltalake", "pyarrow", "pandas", "numpy", "obstore"}
@@ -402,18 +180,7 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(PHASES, (DATA - {"pyspark"}) | FOR_PEOPLE),
     **dict.fromkeys(
         FEATURES
-        | {
-            "mergerepl.merge.session",
-            "mergerepl.cdc",
-            "mergerepl.tracking",
-            "mergerepl.delta",
-            "mergerepl.delta.feed",
-            "mergerepl.frames",
-            "mergerepl.logreader",
-            "mergerepl.rows",
-            "mergerepl.store",
-            "mergerepl.transactional",
-        },
+        | names("cdc delta delta.feed frames logreader merge.session rows store tracking transactional"),
         FOR_PEOPLE,
     ),
 }
@@ -579,47 +346,18 @@ def test_library_code_does_not_print():
 
 
 FILE_CALLS = {
-    *("exists", "glob", "is_dir", "is_file", "is_symlink", "iterdir", "lstat", "mkdir", "open", "read_bytes"),
-    *("read_text", "rename", "rglob", "rmdir", "rmtree", "samefile", "stat", "symlink_to", "touch", "unlink"),
-    *(
-        "write_bytes",
-        "write_text",
-        "access",
-        "lexists",
-        "listdir",
-        "realpath",
-        "scandir",
-        "copytree",
-        "copyfile",
-        "isdir",
-        "islink",
-        "link",
-        "symlink",
-        "walk",
-        "makedirs",
-    ),
+    *("access", "copyfile", "copytree", "exists", "glob", "is_dir", "is_file", "is_symlink", "isdir"),
+    *("islink", "iterdir", "lexists", "link", "listdir", "lstat", "makedirs", "mkdir", "open"),
+    *("read_bytes", "read_text", "realpath", "rename", "rglob", "rmdir", "rmtree", "samefile", "scandir"),
+    *("stat", "symlink", "symlink_to", "touch", "unlink", "walk", "write_bytes", "write_text"),
 }
 """Functions of os, os.path, shutil and Path that ask or change a file system."""
 
 FILE_ROOMS = {"mergerepl.store"}
-NO_REPLICA_FILES = {
-    *("mergerepl.agents", "mergerepl.agents.agent_socket", "mergerepl.agents.server"),
-    *(
-        "mergerepl.cli",
-        "mergerepl.config",
-        "mergerepl.cli.demo",
-        "mergerepl.monitoring.doctor",
-        "mergerepl.spark",
-    ),
-    *(
-        "mergerepl.failpoints",
-        "mergerepl.roots",
-        "mergerepl.new_project",
-        "mergerepl.places",
-        "mergerepl.sessions",
-    ),
-    *("mergerepl.conflicts.export", "mergerepl.conflicts.selection", "mergerepl.merge.resolvers.functions"),
-}
+NO_REPLICA_FILES = names(
+    "agents agents.agent_socket agents.server cli cli.demo config conflicts.export conflicts.selection "
+    "failpoints merge.resolvers.functions monitoring.doctor new_project places roots sessions spark"
+)
 """Modules for files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""
 
 
