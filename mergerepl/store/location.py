@@ -10,7 +10,6 @@ import os
 import posixpath
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote
 
 from mergerepl.errors import StoreError
@@ -151,14 +150,11 @@ class Location:
                 location=self.uri,
             )
 
-    def local_path(self) -> Path:
+    def __fspath__(self) -> str:
         """Return the path of a place on this machine.
 
         Raises: StoreError if it is in an object store.
         """
-        return Path(os.fspath(self))
-
-    def __fspath__(self) -> str:
         if self.scheme != FILE:
             raise StoreError(
                 f"'{self.uri}' is in an object store, and this step works on folders of this machine only.",

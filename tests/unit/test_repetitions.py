@@ -43,7 +43,7 @@ def test_an_append_that_is_there_twice_is_told(tmp_path: Path, case: str) -> Non
     (tmp_path / "_delta_log").mkdir()
     for version, actions in enumerate(written):
         text = "\n".join(json.dumps(action) for action in actions)
-        log_path(table, version).local_path().write_text(text)
+        Path(log_path(table, version)).write_text(text)
     last = len(written) - 1
     assert is_repetition(table, read_commit(table, last)) == wanted
     window = feed_window(table, FeedPosition("", last - 1))
@@ -53,5 +53,5 @@ def test_an_append_that_is_there_twice_is_told(tmp_path: Path, case: str) -> Non
 def test_a_first_attempt_that_is_gone_from_the_log_is_not_guessed_at(tmp_path: Path) -> None:
     (tmp_path / "_delta_log").mkdir()
     text = "\n".join(json.dumps(action) for action in commit(A, retries=1))
-    log_path(Location.of(tmp_path), 1).local_path().write_text(text)
+    Path(log_path(Location.of(tmp_path), 1)).write_text(text)
     assert not is_repetition(Location.of(tmp_path), read_commit(Location.of(tmp_path), 1))

@@ -90,11 +90,6 @@ class FollowedColumn:
         """The name of the column at the end; None if it was dropped."""
         return None if self.end is None else self.end[0]
 
-    @property
-    def is_own_drop(self) -> bool:
-        """True if merge replication dropped the column, or left it in place unpublished."""
-        return any(step.what in _ENDS for step in self.own)
-
 
 @dataclass(frozen=True)
 class SchemaWalk:
