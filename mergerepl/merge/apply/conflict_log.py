@@ -27,7 +27,7 @@ from mergerepl.model.publication import ConflictLogging
 from mergerepl.replica.application_ids import REPAIR_APP_ID, log_app_id, round_number
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.staged_rows import read_staged, staged_fields
-from mergerepl.rows.images import image_type, readable
+from mergerepl.rows.images import image_type, no_names, readable
 from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.store.changeset import Changeset, Manifest, SideWork, staged_changesets
 from mergerepl.store.location import Location
@@ -207,8 +207,12 @@ def _append(
 def _conflicts(changeset: Changeset, article: PublishedArticle, works: Works) -> Conflicts:
     manifest = changeset.manifest
     hash_ = article_hash(manifest.session, _side_of(manifest), manifest.round, article.nickname)
-    since_1970 = datetime.fromisoformat(manifest.started) - datetime(1970, 1, 1, tzinfo=UTC)
-    return Conflicts(changeset, article, works, hash_, since_1970 // timedelta(microseconds=1))
+    return Conflicts(changeset, article, works, hash_, microseconds(datetime.fromisoformat(manifest.started)))
+
+
+def microseconds(moment: datetime) -> int:
+    """Return the time at which conflicts are resolved, in microseconds since 1970."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _transaction(changeset: Changeset, what: str) -> Transaction:
@@ -326,6 +330,38 @@ def info_rows(
     }
     types = {column.name: column.type for column in conflicts_info.TABLE.columns}
     return rows.select(*(value.cast(types[name]).alias(name) for name, value in values.items()))
+
+
+def rejected(
+    rows: DataFrame,
+    *,
+    row: str,
+    loser: Column,
+    winner: Column,
+    names: Column,
+    publisher_wins: bool,
+    resolver: str,
+    note: Column,
+    seed: str,
+) -> DataFrame:
+    """Return rows that lost to a rule, not to another change (type 11), as `losing_rows` and `info_rows` read them.
+
+    `row` is the column of the whole row, `names` are the columns that lost. The ids follow from `seed` and the rowguid.
+    """
+    values = {
+        changes.ROWGUID: F.col(changes.ROWGUID),
+        changes.ROW: F.col(row),
+        changes.CONFLICT_TYPE: F.lit(int(ConflictType.RESOLUTION)),
+        changes.PUBLISHER_WINS: F.lit(publisher_wins),
+        changes.LOSER: loser,
+        changes.WINNER: winner,
+        changes.CONFLICT_COLUMNS: F.coalesce(names, no_names()),
+        changes.RESOLVER: F.lit(resolver),
+        changes.MADE_COLUMNS: F.lit(None).cast("array<string>"),
+        changes.NOTE: note,
+        conflicts_info.CONFLICT_ID: F.lower(F.lpad(F.hex(F.xxhash64(F.lit(seed), changes.ROWGUID)), 16, "0")),
+    }
+    return rows.select(*(value.alias(name) for name, value in values.items()))
 
 
 def append_conflicts(spark: SparkSession, table: Location, rows: DataFrame, mark: CommitMark) -> None:

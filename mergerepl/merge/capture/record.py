@@ -10,27 +10,13 @@ from typing import TYPE_CHECKING
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.merge.capture.windows import last_sent
 from mergerepl.model.progress import Progress
+from mergerepl.model.results import PhaseCounts
 from mergerepl.replica.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.window import CaptureWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True)
-class RowCounts:
-    """Captured rows of one article."""
-
-    inserts: int = 0
-    updates: int = 0
-    deletes: int = 0
-
-    def __add__(self, other: "RowCounts") -> "RowCounts":
-        """Return both together."""
-        return RowCounts(
-            self.inserts + other.inserts, self.updates + other.updates, self.deletes + other.deletes
-        )
 
 
 @dataclass(frozen=True)
@@ -46,7 +32,7 @@ class Recorder:
     progress: Progress
     in_process: bool = False
 
-    def record(self, info: ReplicaInfo, windows: Sequence[CaptureWindow]) -> list[RowCounts]:
+    def record(self, info: ReplicaInfo, windows: Sequence[CaptureWindow]) -> list[PhaseCounts]:
         """Capture windows and commit them with `info`, which may have more news; return the rows of each.
 
         Raises: as a capture.
@@ -62,7 +48,7 @@ class Recorder:
             )
             if after != known:
                 self.replica.save_info(after)
-            return [RowCounts() for _ in windows]
+            return [PhaseCounts() for _ in windows]
         from mergerepl.spark.plain import plain_errors
 
         with plain_errors(f"capturing '{self.replica.root}'"):
@@ -86,7 +72,7 @@ class Recorder:
 
     def _record(
         self, info: ReplicaInfo, windows: Sequence[CaptureWindow], choice: EngineChoice
-    ) -> list[RowCounts]:
+    ) -> list[PhaseCounts]:
         from mergerepl.merge.capture.capture import (
             CapturedArticle,
             CaptureJob,
@@ -117,7 +103,7 @@ class Recorder:
         finally:
             for item in captured:
                 item.release()
-        return [RowCounts(item.inserts, item.updates, item.deletes) for item in captured]
+        return [PhaseCounts(item.inserts, item.updates, item.deletes) for item in captured]
 
 
 def _is_plain(window: CaptureWindow) -> bool:

@@ -39,13 +39,14 @@ from mergerepl.delta.tables import read_columns
 from mergerepl.frames import Column, DataFrame, F
 from mergerepl.merge.partitions.membership import with_rowguid
 from mergerepl.merge.reinit.differences import STATE, ReinitArticle, known_rows
+from mergerepl.merge.repair.stamp import changed_fields
 from mergerepl.merge.stage.decision import Changed, decided, resolved
 from mergerepl.model import resolvers
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, MISSING
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.rows.images import differing_columns, image_type, stored_image
+from mergerepl.rows.images import stored_image
 from mergerepl.rows.lineage_value import agent_nickname, late_nickname
 from mergerepl.spark.in_memory import Kept
 from mergerepl.systables.tombstone import TombstoneType
@@ -140,7 +141,7 @@ def conflicting_rows(of: ReinitArticle, unsent: DataFrame, count: int, kept: Kep
     known, known_colv = F.col(f"{STATE}.{LINEAGE}"), F.col(f"{STATE}.{COLV1}")
     is_born = F.coalesce(F.col(f"sent.{BORN_GENERATION}") > of.start, F.lit(False)) & is_gone_there
     rows = unsent.withColumns(
-        {"changed": _changed(unsent, article), "follows": is_born | _is_received(of, F.col(STATE))}
+        {"changed": changed_fields(unsent, article), "follows": is_born | _is_received(of, F.col(STATE))}
     )
     follows = F.col("follows")
     own = F.create_map(F.lit(_writer(of)), F.lit(clock).cast("bigint"))
@@ -242,16 +243,6 @@ def _writer(of: ReinitArticle) -> int:
 
 def _with(known: Column, nickname: int, version: int) -> Column:
     return lineage.with_version(known, F.lit(nickname), F.lit(version).cast("bigint"))
-
-
-def _changed(rows: DataFrame, article: PublishedArticle) -> Column:
-    """Return the fields that differ, all of a row that a side lacks; NULL in a row-tracked article."""
-    if not article.column_tracking:
-        return F.lit(None).cast("array<string>")
-    names = zip(article.value_fields, article.value_fields, strict=True)
-    every = lineage.field_names(article.value_fields)
-    differ = differing_columns("ours", "theirs", image_type(rows, "ours"), names)
-    return F.when(F.col("kind") == DIFFERENT, differ).otherwise(every)
 
 
 def _stamped(colv: Column, article: PublishedArticle, nickname: int, version: int, is_gone: Column) -> Column:

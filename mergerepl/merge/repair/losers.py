@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
@@ -12,14 +11,20 @@ from mergerepl.changes import LINEAGE, PRIORITY, PUBLISHER, ROW, ROWGUID, SUBSCR
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.apply.conflict_log import NamedEnd, append_conflicts, info_rows, losing_rows
+from mergerepl.merge.apply.conflict_log import (
+    NamedEnd,
+    append_conflicts,
+    info_rows,
+    losing_rows,
+    microseconds,
+    rejected,
+)
 from mergerepl.merge.repair.stamp import CHANGED_COLUMNS, OTHER
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.fixed_versions import FixedEnd
 from mergerepl.replica.expiry import present
-from mergerepl.rows.images import no_fields, no_names
+from mergerepl.rows.images import no_fields
 from mergerepl.systables import conflicts_info
-from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
 
 RESOLVER = NOTE = "repair"
 
@@ -37,8 +42,7 @@ def log_losers(
     spark: SparkSession, ends: Mapping[str, FixedEnd], losers: Sequence[Losers], *, session: str, source: str
 ) -> None:
     """Log the rows of the other side at the replicas that keep the publication's conflicts; each once."""
-    since_1970 = max(present(end.info) for end in ends.values()) - datetime(1970, 1, 1, tzinfo=UTC)
-    now = since_1970 // timedelta(microseconds=1)
+    now = microseconds(max(present(end.info) for end in ends.values()))
     at = {name: NamedEnd(str(end.replica.root), end.info.replid) for name, end in ends.items()}
     mark = CommitMark(session, "repair:losers", ends[source].info.replid)
     logged = []
@@ -77,19 +81,14 @@ def _conflicts(losers: Losers, session: str, *, source: str) -> DataFrame:
         F.col("losing").alias(ROW),
     )
     winner = F.struct(F.col("new_lineage").alias(LINEAGE), F.col("new_priority").alias(PRIORITY))
-    seed = f"{session} {losers.article.nickname}"
-    hash_ = F.lower(F.lpad(F.hex(F.xxhash64(F.lit(seed), ROWGUID)), 16, "0"))
-    values: dict[str, Column] = {
-        ROWGUID: F.col(ROWGUID),
-        ROW: F.col("losing"),
-        changes.CONFLICT_TYPE: F.lit(int(ConflictType.RESOLUTION)),
-        changes.PUBLISHER_WINS: F.lit(source == PUBLISHER),
-        changes.LOSER: loser,
-        changes.WINNER: winner,
-        changes.CONFLICT_COLUMNS: F.coalesce(CHANGED_COLUMNS, no_names()),
-        changes.RESOLVER: F.lit(RESOLVER),
-        changes.MADE_COLUMNS: F.lit(None).cast("array<string>"),
-        changes.NOTE: F.lit(NOTE),
-        CONFLICT_ID: hash_,
-    }
-    return rows.select(*(value.alias(name) for name, value in values.items()))
+    return rejected(
+        rows,
+        row="losing",
+        loser=loser,
+        winner=winner,
+        names=F.col(CHANGED_COLUMNS),
+        publisher_wins=source == PUBLISHER,
+        resolver=RESOLVER,
+        note=F.lit(NOTE),
+        seed=f"{session} {losers.article.nickname}",
+    )

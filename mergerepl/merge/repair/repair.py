@@ -16,7 +16,7 @@ from mergerepl.changes import DELETED, OTHER_SIDE, PUBLISHER, ROW, ROWGUID, SUBS
 from mergerepl.errors import ConfigurationError
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.chosen_rows import NOTHING, ChosenRows
-from mergerepl.frames import Column
+from mergerepl.merge.capture.capture import CapturedArticle
 from mergerepl.merge.capture.windows import last_sent
 from mergerepl.merge.repair.certificate import forget_divergence
 from mergerepl.merge.repair.differing import (
@@ -33,22 +33,21 @@ from mergerepl.merge.repair.stamp import (
     IS_NEW,
     OTHER,
     OWN,
-    StampedArticle,
-    all_columns,
+    changed_fields,
     open_generations_of,
     record,
     stamped,
+    stamped_article,
     with_known,
 )
-from mergerepl.model.article import PublishedArticle
-from mergerepl.model.results import KeyDifference
+from mergerepl.model.results import KeyDifference, PhaseCounts
 from mergerepl.model.tasks import Repair
 from mergerepl.monitoring.fixed_article import FixedArticle, article_pairs, subscribed
 from mergerepl.monitoring.fixed_versions import FixedEnd, fixed_ends
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, MISSING
 from mergerepl.replica.replica import recording_jvm
 from mergerepl.replica.subscription import own_priority, refuse_copies, refuse_staged, require_ends
-from mergerepl.rows.images import all_true, differing_columns, image_type
+from mergerepl.rows.images import all_true
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import leases
@@ -225,7 +224,7 @@ def _carry_out(
     genhistory = source.replica.genhistory(
         from_generation_exclusive=last_sent(source.replica, {each.pubid for each in own})
     )
-    repaired: list[StampedArticle] = []
+    repaired: list[CapturedArticle] = []
     losers: list[Losers] = []
     for each, generation in zip(found, open_generations_of(genhistory, own, info), strict=True):
         article = each.article.articles[terms.source]
@@ -239,7 +238,7 @@ def _carry_out(
             F.col(mine).isNotNull().alias("own_exists"),
             F.col(theirs).isNotNull().alias("other_exists"),
             F.col(theirs).isNull().alias(IS_NEW),
-            _changed(each.rows, article).alias(CHANGED_COLUMNS),
+            changed_fields(each.rows, article).alias(CHANGED_COLUMNS),
             F.col(theirs).alias("losing"),
         )
         for end, name in ((source, OWN), (other, OTHER)):
@@ -253,14 +252,13 @@ def _carry_out(
             ROWGUID, F.col(ROW).alias("before"), F.when(~F.col(DELETED), F.col(ROW)).alias("after")
         )
         repaired.append(
-            StampedArticle(
+            stamped_article(
+                source.replica,
                 article,
                 each.article.versions[terms.source],
                 generation,
                 changes,
-                inserts,
-                each.counts.get(DIFFERENT, 0),
-                deletes,
+                PhaseCounts(inserts, each.counts.get(DIFFERENT, 0), deletes),
                 images if source.filtered is not None else None,
             )
         )
@@ -275,15 +273,6 @@ def _directed(found: _Found, terms: RepairTerms) -> tuple[int, int]:
     """Return the rows that the other side gets and those that it loses."""
     counts = found.counts
     return counts.get(_LACKS[OTHER_SIDE[terms.source]], 0), counts.get(_LACKS[terms.source], 0)
-
-
-def _changed(rows: DataFrame, article: PublishedArticle) -> Column:
-    """Return the fields whose versions rise: those that differ, all of a row that a side lacks."""
-    if not article.column_tracking:
-        return all_columns(article)
-    names = zip(article.value_fields, article.value_fields, strict=True)
-    differ = differing_columns("ours", "theirs", image_type(rows, "ours"), names)
-    return F.when(F.col("kind") == DIFFERENT, differ).otherwise(all_columns(article))
 
 
 def _session_of(source: FixedEnd, other: FixedEnd, found: Sequence[_Found]) -> str:

@@ -4,7 +4,7 @@ The next sessions send them like any other change. `repair` and `touch` write su
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -27,10 +27,12 @@ from mergerepl.frames import Column, DataFrame, F
 from mergerepl.merge.capture.capture import CapturedArticle, commit_changes, open_generation, remove_leftovers
 from mergerepl.merge.capture.partitions import Capturing, filtered_publications, with_memberships
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.results import PhaseCounts
+from mergerepl.publish.snapshot import DIFFERENT
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.rows.images import no_fields, stored_type
+from mergerepl.rows.images import differing_columns, image_type, no_fields, stored_type
 from mergerepl.spark.in_memory import Kept
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -46,21 +48,22 @@ IS_NEW = "is_new"
 _KNOWN = (LINEAGE, COLV1, BORN_GENERATION)
 
 
-@dataclass(frozen=True)
-class StampedArticle:
-    """CHANGES rows of one article, by their number: new rows, changed ones, deleted ones.
+def stamped_article(
+    replica: Replica,
+    article: PublishedArticle,
+    version: int,
+    generation: Generation,
+    rows: DataFrame,
+    counts: PhaseCounts,
+    images: DataFrame | None,
+) -> CapturedArticle:
+    """Return CHANGES rows as a capture does: `counts` are new rows, changed ones and deleted ones.
 
     `images` (rowguid, before, after) say where the rows belong, in a publication with row filters.
     """
-
-    article: PublishedArticle
-    version: int
-    generation: Generation
-    rows: DataFrame
-    inserts: int
-    updates: int
-    deletes: int
-    images: DataFrame | None = None
+    counted = replace(generation, changecount=generation.changecount + counts.total)
+    of = counts.inserts, counts.updates, counts.deletes
+    return CapturedArticle(_window(replica, article, version), rows, counted, *of, images=images)
 
 
 def with_known(
@@ -133,6 +136,18 @@ def all_columns(article: PublishedArticle) -> Column:
     return lineage.field_names(article.value_fields)
 
 
+def changed_fields(rows: DataFrame, article: PublishedArticle) -> Column:
+    """Return the fields whose versions rise: those that differ, all of a row that a side lacks; as `all_columns`.
+
+    Reads `ours`, `theirs` and `kind` of compared rows.
+    """
+    if not article.column_tracking:
+        return all_columns(article)
+    names = zip(article.value_fields, article.value_fields, strict=True)
+    differ = differing_columns("ours", "theirs", image_type(rows, "ours"), names)
+    return F.when(F.col("kind") == DIFFERENT, differ).otherwise(all_columns(article))
+
+
 def open_generations_of(
     genhistory: Sequence[Generation], articles: Sequence[PublishedArticle], info: ReplicaInfo
 ) -> list[Generation]:
@@ -150,35 +165,24 @@ def record(
     replica: Replica,
     info: ReplicaInfo,
     genhistory: Sequence[Generation],
-    stamped_articles: Sequence[StampedArticle],
+    captured: Sequence[CapturedArticle],
 ) -> None:
     """Append the rows as one run; MSmerge_replinfo makes it count. The caller holds the replica."""
-    captured = [
-        CapturedArticle(
-            _window(replica, each.article, each.version),
-            each.rows,
-            replace(
-                each.generation,
-                changecount=each.generation.changecount + each.inserts + each.updates + each.deletes,
-            ),
-            each.inserts,
-            each.updates,
-            each.deletes,
-            images=each.images,
-        )
-        for each in stamped_articles
-    ]
-    pubids = list(dict.fromkeys(each.article.pubid for each in stamped_articles))
+    pubids = list(dict.fromkeys(each.article.pubid for each in captured))
     filtered = filtered_publications(replica, pubids)
     joined: list[CapturedArticle] = []
     try:
         if filtered:
             # The articles that rows of these follow must be there, too.
-            captured += [
-                CapturedArticle(_window(replica, each, info.captured[each.nickname]), None, None)
-                for publication in filtered
-                for each in publication.articles.values()
-                if each.nickname not in {item.article.nickname for item in captured}
+            there = {item.article.nickname for item in captured}
+            followed = (each for publication in filtered for each in publication.articles.values())
+            captured = [
+                *captured,
+                *(
+                    CapturedArticle(_window(replica, each, info.captured[each.nickname]), None, None)
+                    for each in followed
+                    if each.nickname not in there
+                ),
             ]
             at = Capturing(replica, genhistory, info, EngineChoice(uses_arrow=False, spark_of=lambda: spark))
             joined = list(with_memberships(at, filtered, captured))

@@ -19,14 +19,14 @@ from mergerepl.merge.repair.stamp import (
     IS_NEW,
     OTHER,
     OWN,
-    StampedArticle,
     all_columns,
     open_generations_of,
     record,
     stamped,
+    stamped_article,
     with_known,
 )
-from mergerepl.model.results import TouchResult
+from mergerepl.model.results import PhaseCounts, TouchResult
 from mergerepl.monitoring.fixed_article import check_present_columns
 from mergerepl.monitoring.parties import article_named
 from mergerepl.replica.replica import Replica, recording_jvm
@@ -114,9 +114,8 @@ def touch_rows(
             changes = kept.keep(stamped(known_rows.withColumn(OTHER, nothing), of, origin))
             moved = changes.select(ROWGUID, F.col(ROW).alias("before"), F.col(ROW).alias("after"))
             is_filtered = any(row.filters for row in replica.published if row.pubid == of.pubid)
-            touched = StampedArticle(
-                of, version, generation, changes, 0, count, 0, moved if is_filtered else None
-            )
+            counts, there = PhaseCounts(updates=count), moved if is_filtered else None
+            touched = stamped_article(replica, of, version, generation, changes, counts, there)
             record(spark, replica, info, genhistory, [touched])
             return TouchResult(str(replica.root), of.name, count)
         finally:

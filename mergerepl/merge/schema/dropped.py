@@ -1,8 +1,5 @@
 """The values of a dropped field that only this subscriber has: into the conflict table, with their rows (schema.md 5)."""
 
-from datetime import UTC, datetime, timedelta
-
-from mergerepl import changes
 from mergerepl.changes import (
     CHANGE_COLUMNS,
     COLV1,
@@ -12,14 +9,20 @@ from mergerepl.changes import (
     PRIORITY,
     PUBLISHER,
     ROW,
-    ROWGUID,
     SUBSCRIBER,
     UNKNOWN,
 )
 from mergerepl.delta.marks import CommitMark
 from mergerepl.errors import SchemaStoppedError
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.apply.conflict_log import NamedEnd, append_conflicts, info_rows, losing_rows
+from mergerepl.merge.apply.conflict_log import (
+    NamedEnd,
+    append_conflicts,
+    info_rows,
+    losing_rows,
+    microseconds,
+    rejected,
+)
 from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.schema.waiting import dropped_session
 from mergerepl.model.article import PublishedArticle
@@ -30,7 +33,6 @@ from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, current_rows
 from mergerepl.rows.lineage_columns import replica_nickname
 from mergerepl.systables import conflicts_info
-from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
 from mergerepl.systables.genhistory import GenStatus
 
 
@@ -71,7 +73,6 @@ def log_dropped_values(
     from pyspark.sql import functions as F
 
     from mergerepl.rows import lineage_columns as lineage
-    from mergerepl.rows.images import no_names
 
     info, spark = replica.info(), recorder.spark_of()
     sent = max((row.maxversion or 0 for row in known if row.generation <= relation.sentgen), default=0)
@@ -107,28 +108,24 @@ def log_dropped_values(
         F.lit(" any more, and this value was not sent."),
     )
     seed = f"{info.replid} {article.nickname} {' '.join(each.key for each in fields)} {version}"
-    hash_ = F.lower(F.lpad(F.hex(F.xxhash64(F.lit(seed), ROWGUID)), 16, "0"))
     loser = F.struct(DELETED, LINEAGE, PRIORITY, UNKNOWN, ROW)
     nobody = F.lit(None).cast("double").alias(PRIORITY)
-    values = {
-        ROWGUID: F.col(ROWGUID),
-        ROW: F.col(ROW),
-        changes.CONFLICT_TYPE: F.lit(int(ConflictType.RESOLUTION)),
-        changes.PUBLISHER_WINS: F.lit(True),
-        changes.LOSER: loser,
-        changes.WINNER: F.struct(lineage.empty_lineage().alias(LINEAGE), nobody),
-        changes.CONFLICT_COLUMNS: F.coalesce(named, no_names()),
-        changes.RESOLVER: F.lit(DROPPED_COLUMN),
-        changes.MADE_COLUMNS: F.lit(None).cast("array<string>"),
-        changes.NOTE: note,
-        CONFLICT_ID: hash_,
-    }
-    found = rows.select(*(value.alias(name) for name, value in values.items()))
+    found = rejected(
+        rows,
+        row=ROW,
+        loser=loser,
+        winner=F.struct(lineage.empty_lineage().alias(LINEAGE), nobody),
+        names=named,
+        publisher_wins=True,
+        resolver=DROPPED_COLUMN,
+        note=note,
+        seed=seed,
+    )
     at = {
         PUBLISHER: NamedEnd(relation.subscriber_server, relation.replid),
         SUBSCRIBER: NamedEnd(str(replica.root), info.replid),
     }
-    now = (present(info) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    now = microseconds(present(info))
     session = dropped_session(article.nickname, version)
     mark = CommitMark(session, "schema:dropped", info.replid)
     table = replica.folder / article.conflict_table

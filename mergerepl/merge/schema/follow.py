@@ -20,11 +20,12 @@ from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.tables import open_table
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.capture.record import Recorder, RowCounts
+from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.capture.windows import article_window, filter_columns, windows_beside
 from mergerepl.merge.schema.moves import Follower, Move, field_of
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import FIRST_VERSION, Definition
+from mergerepl.model.results import PhaseCounts
 from mergerepl.publish.system_tables import add_definition_columns
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import captured_position
@@ -45,18 +46,18 @@ SCHEMA_TYPE = 300
 _MOST_MOVES = 100
 
 
-def follow_columns(recorder: Recorder, tablenicks: Iterable[int]) -> dict[int, RowCounts]:
+def follow_columns(recorder: Recorder, tablenicks: Iterable[int]) -> dict[int, PhaseCounts]:
     """Follow the columns of some articles of a held replica up to the heads of their tables; return the captured rows.
 
     Raises: SchemaMismatchError if columns changed in a way that is not followed; as a capture.
     """
-    found: dict[int, RowCounts] = {}
+    found: dict[int, PhaseCounts] = {}
     for nickname in tablenicks:
         for _ in range(_MOST_MOVES):
             counts = _follow_once(recorder, nickname)
             if counts is None:
                 break
-            found[nickname] = found.get(nickname, RowCounts()) + counts
+            found[nickname] = found.get(nickname, PhaseCounts()) + counts
     return found
 
 
@@ -72,7 +73,7 @@ def follower_of(replica: Replica, article: PublishedArticle, info: ReplicaInfo) 
     return Follower(at, row.definitions[article.version], row.definitions, filter_columns(replica, article))
 
 
-def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
+def _follow_once(recorder: Recorder, nickname: int) -> PhaseCounts | None:
     """Make the next move of one article; None without one."""
     replica = recorder.replica.reread()
     info = replica.info()
@@ -84,7 +85,7 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
     if _passed_replacement(window):
         set_properties_again(recorder.spark_of, replica, article)
         _take_table_id(replica, info, window, nickname)
-        return RowCounts()
+        return PhaseCounts()
     row = article_row(replica, nickname)
     definition = row.definitions[article.version]
     follower = follower_of(replica, article, info)
@@ -98,7 +99,7 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
     check_captured_table(at, window, is_followed=True)
     info = replace(info, clock=clock_of(info, replica.relations()))
     recorder = replace(recorder, replica=replica)
-    counts = RowCounts()
+    counts = PhaseCounts()
     if move.first - 1 > window.from_version_exclusive:
         # A subscriber's edit of such a column stays a change until its value was logged.
         followed = Followed(ended=follower.ended(window) if at.is_publisher else ())
@@ -137,7 +138,7 @@ def _moved(
     row: ArticleRow,
     definition: Definition,
     move: Move,
-) -> RowCounts:
+) -> PhaseCounts:
     """Move the definition and capture the rows that the same commits changed."""
     replica, article = recorder.replica, at.article
     if move.gap is not None:

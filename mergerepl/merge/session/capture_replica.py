@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from enumeration.horizon import clock_of
 from mergerepl.delta.engine_choice import embedded_spark
-from mergerepl.merge.capture.record import Recorder, RowCounts
+from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.merge.schema.follow import follow_columns
 from mergerepl.merge.session.own_side import held_with_publishers
 from mergerepl.model.progress import Progress
-from mergerepl.model.results import ArticleCapture, CaptureResult
+from mergerepl.model.results import ArticleCapture, CaptureResult, PhaseCounts
 from mergerepl.replica.damage import refuse_older_bookkeeping
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.subscription import own_priorities, refuse_copies
@@ -97,7 +97,7 @@ def _capture(
     windows = [article_window(replica, a, info) for a in replica.articles if a.nickname in chosen]
     recorded = replace(recorder, replica=replica).record(info, windows)
     counts = [
-        _article_capture(window, rows + followed.get(window.article.nickname, RowCounts()))
+        _article_capture(window, rows + followed.get(window.article.nickname, PhaseCounts()))
         for window, rows in zip(windows, recorded, strict=True)
     ]
     return CaptureResult(str(replica.root), tuple(counts))
@@ -121,7 +121,7 @@ def _recover(
         recover(replica, replica, spark_of)
 
 
-def _article_capture(window: CaptureWindow, rows: RowCounts) -> ArticleCapture:
+def _article_capture(window: CaptureWindow, rows: PhaseCounts) -> ArticleCapture:
     return ArticleCapture(
         window.article.name,
         rows.inserts,
