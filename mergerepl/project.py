@@ -19,7 +19,6 @@ from mergerepl.model.folders import Capture, Document, FolderTracking
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, InitResult, SessionResult, SyncResult
-from mergerepl.model.snapshot import Snapshot
 from mergerepl.model.tasks import (
     MERGE,
     TYPES,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mergerepl.dashboard.page import Page
+    from mergerepl.model.snapshot import Snapshot
     from mergerepl.monitoring.doctor import Check
     from mergerepl.replicas import Replica
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -25,11 +25,13 @@ from pyspark.sql.utils import is_remote
 
 from mergerepl.errors import EngineError
 from mergerepl.settings import umask
-from mergerepl.spark import confs, jars, jvm, stores
+from mergerepl.spark import confs, stores
 from mergerepl.spark.callers import GIVEN, OURS
-from mergerepl.spark.java import find_java
 from mergerepl.store.location import Location
 from mergerepl.store.objects import options_in_use
+
+if TYPE_CHECKING:
+    from mergerepl.spark import jvm
 
 _UTC = frozenset({"UTC", "Etc/UTC", "UCT", "Zulu", "Z", "GMT", "Etc/GMT", "+00:00"})
 
@@ -339,6 +341,8 @@ def stop(*, at_exit: bool = False) -> None:
         _forget_parents()
         if _embedded is None:
             return
+        from mergerepl.spark import jvm
+
         (own_jvm, own_session), _embedded = _embedded, None
         if at_exit and (server := own_session.sparkContext._accumulatorServer) is not None:
             # A thread of pyspark reads from the JVM the counters of Python tasks. It would print the JVM's end as an
@@ -362,6 +366,10 @@ def _forget_parents() -> None:
 
 def _start(*, long_running: bool, with_stores: bool, step: Callable[[str], object]) -> SparkSession:
     global _embedded, _owner
+    # Sessions in process start no Java, and need not load what downloads its libraries.
+    from mergerepl.spark import jars, jvm
+    from mergerepl.spark.java import find_java
+
     own_jvm = jvm.launch(
         find_java(),
         long_running=long_running,

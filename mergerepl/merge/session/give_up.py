@@ -20,7 +20,6 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflict_log import log_everywhere
 from mergerepl.merge.apply.side import Side, data_transaction
 from mergerepl.merge.stage.constraints import Destination, refuse_violations
-from mergerepl.replica.fence import stop_own_writes
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer
 from mergerepl.store.changeset import UNSENT, Changeset, read_changeset, set_aside
@@ -37,6 +36,9 @@ def give_up(
     If it wrote anything, its resolved conflicts are logged where its publication keeps them. Its rows, its plan and the
     outcomes of its sides stay in the folder. `subscriber` is None if it is out of reach.
     """
+    # Few sessions are given up.
+    from mergerepl.replica.fence import stop_own_writes
+
     replicas = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if subscriber is not None else {})}
     for replica in replicas.values():
         stop_own_writes(replica.root)
