@@ -68,6 +68,18 @@ def leave_undone_and_check(star: Star) -> None:
         assert has_feed(star, name)
 
 
+def test_an_apply_captures_a_replacement_that_no_session_followed(star: Star) -> None:
+    file = star.root / "mergerepl.yml"
+    file.write_text(
+        file.read_text(encoding="utf-8").replace("tracking: column", "tracking: row"), encoding="utf-8"
+    )
+    planned = star.project.apply(dry_run=True)
+    assert {each.outcome for each in planned.subscriptions} == {"followed"}
+    star.project.apply()
+    assert not star.project.apply().steps
+    check(star)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("point", LADDER)
 def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
