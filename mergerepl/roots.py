@@ -74,8 +74,8 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".", may_be_stored: bool 
         uri = _store_uri(text, shown)
         if not may_be_stored:
             raise ConfigurationError(
-                f"Replica root {shown!r} is in an object store, where only merge replication and Change Data Capture "
-                "work. Use a local or mounted folder.",
+                f"Replica root {shown!r} is in an object store, where only merge replication, Change Data "
+                "Capture and Compact change tracking work. Use a local or mounted folder.",
                 replica=uri,
             )
         return uri

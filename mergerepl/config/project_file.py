@@ -180,7 +180,7 @@ def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
 
 
 def _tracking(stated: TrackingKeys, check: "_Check", folder: Path) -> FolderTracking:
-    root = _existing(stated.root, check, ("root",), folder)
+    root = _existing(stated.root, check, ("root",), folder, may_be_stored=True)
     names = (each.table for each in stated.tables)
     check.refuse_first(find_repeated(names, lambda index: ("tables", index, "table"), "the table"))
     tables = []

@@ -10,10 +10,10 @@ from mergerepl.replica.application_ids import application_ids
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
-from mergerepl.store.register import fence_of, register_of
+from mergerepl.store.register import fence_of, register_of, state_of
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.store.storage import files_in, is_local
-from mergerepl.systables import catalog, cdc, logreader, replinfo
+from mergerepl.systables import catalog, cdc, logreader, replinfo, tracking
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _READ_FIRST = (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS, re
 
 
 def write_fences(root: Location, fence: int) -> None:
-    """Commit a fence to all tables of a root: its system tables, the tables of its articles, and captured tables.
+    """Commit a fence to all tables of a root: its system tables, and the tables that are published, tracked or captured.
 
     Raises: CommitConflictError, StoreError, LeaseError, as `commit_fence`. Run again: the fences are written first.
     """
@@ -40,8 +40,14 @@ def write_fences(root: Location, fence: int) -> None:
     else:
         subids = {row.subid for row in replica.subscriptions()}
         tables = [replica.table(article) for article in replica.articles]
+    numbers = state_of(root).numbers
+    tracking_ids = [] if numbers is None else [tracking.app_id(numbers["counters"]["database_id"])]
+    tracked = ControlPlane(root / tracking.FOLDER)
+    _commit(files_in(tracked.folder), fence, tracking_ids)
+    names = {row.table: None for row in tracked.rows_if_any(tracking.TRACKED_OBJECTS)}
+    tables += [table for table in (root / name for name in names) if table not in tables]
     system = [each for each in files_in(replica.folder) if each not in first]
-    _commit([*system, *tables], fence, application_ids(subids))
+    _commit([*system, *tables], fence, [*application_ids(subids), *tracking_ids])
     _fence_log(root, fence, tables)
     log.info("fence %s is in the tables of %s", fence, root)
 

@@ -39,6 +39,12 @@ LOG_READER_LOCK = ".mergerepl.logreader.lock"
 In a store it is the root's register (decision 0161): a scan and a session of one root take turns.
 """
 
+TRANSACTION_LOCK = ".mergerepl.transaction.lock"
+"""The lock of a tracked transaction in a store, held as long as it is open: the root's register (decision 0170)."""
+
+_OF_ROOT = (LOG_READER_LOCK, TRANSACTION_LOCK)
+"""The locks that are the root's register in a store."""
+
 AGENT_LOCK = ".mergerepl.agent.lock"
 """The lock of the agent that runs the jobs of a root. Taken before all others, held as long as it runs."""
 
@@ -119,11 +125,11 @@ def lease(
 @contextmanager
 def _register_held(at: Location, purpose: str, wait_s: float) -> Iterator[None]:
     """Hold a register in a store. If an earlier holder may still write, its root gets fences first."""
-    is_for_log = at.name == LOG_READER_LOCK
-    if is_for_log:
+    is_shared = at.name in _OF_ROOT
+    if is_shared:
         at = at.parent / LOCK_FILE
     held = held_register(at)
-    if held is not None and held.thread == threading.get_ident() and (is_for_log or held.is_for_log):
+    if held is not None and held.thread == threading.get_ident() and (is_shared or held.is_shared):
         # A command that holds the root goes on under it.
         yield
         return
@@ -134,7 +140,7 @@ def _register_held(at: Location, purpose: str, wait_s: float) -> Iterator[None]:
             raise in_use(at.parent, held.state.holder)
         time.sleep(0.1)
     with holding(take(storage(at), at, purpose=purpose, wait_s=wait_s)) as register:
-        register.is_for_log = is_for_log
+        register.is_shared = is_shared
         if register.must_fence:
             if at.name == LOCK_FILE:
                 # It knows the tables of a root, which are above this room.
@@ -238,7 +244,7 @@ def holder(root: Location, *, file: str = LOCK_FILE) -> dict[str, object] | None
     if Location.of(root).is_local:
         note = holder_note(root / file)
     else:
-        note = _register_note(root / (LOCK_FILE if file == LOG_READER_LOCK else file))
+        note = _register_note(root / (LOCK_FILE if file in _OF_ROOT else file))
     pid = note.get("pid")
     if _SINCE not in note or not isinstance(pid, int):
         return None

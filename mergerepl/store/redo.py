@@ -19,7 +19,7 @@ from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.location import Location
 from mergerepl.store.register import Register, held_register, state_of
-from mergerepl.store.register_state import StagedSession
+from mergerepl.store.register_state import StagedSession, read_register
 from mergerepl.store.storage import files_in, put_once_written, storage
 
 if TYPE_CHECKING:
@@ -102,6 +102,10 @@ class RedoLog(Generic[P]):
         storage(self.file).delete(self.file)
         if self.owns_folder:
             storage(self.file).delete_tree(self.file.parent)
+
+    def is_named(self, plan: P) -> bool:
+        """Whether a plan counts that was stored with an error; in a folder one that is there does."""
+        return self.is_pending
 
     def remove_left(self) -> None:
         """Remove plans that nobody can carry out any more; in a folder there is only the one that counts."""
@@ -226,16 +230,19 @@ class RegisteredRedoLog(_RedoLogInStore[P]):
 
 @dataclass(frozen=True, kw_only=True)
 class NamedRedoLog(_RedoLogInStore[P]):
-    """The redo log of the scan cycles of a root in a store: the root's register names the object of the plan.
+    """A redo log of a root in a store: a field of the root's register names the object of the plan.
 
     The object's name has the fence of its holder and the hash of its content. So a PUT of an agent that was displaced
     changes no other plan, and one that removes its plan removes no other's.
     """
 
+    field: str = "scan"
+    """The field of `RegisterState`."""
+
     @property
     def is_pending(self) -> bool:
         """True if a plan has to be carried out."""
-        return state_of(self.lock.parent).scan is not None
+        return self._counting() is not None
 
     def stage(self, plan: P, *, under: AbstractContextManager[object] | None = None) -> None:
         """Store a plan, then name it in the register, in place of an earlier one: from then on it is carried out.
@@ -244,10 +251,10 @@ class NamedRedoLog(_RedoLogInStore[P]):
         """
         failpoint(f"{self.engine}.before_{self.name}")
         register = self._register()
-        text, before = _text_of(plan), register.state.scan
+        text, before = _text_of(plan), self._counting()
         name = f"{register.fence}-{_hash_of(text)}"
         put_once_written(self._object(name), text)
-        register.plan_scan(name)
+        register.name_plan(self.field, name)
         failpoint(f"{self.engine}.after_{self.name}")
         if before is not None and before != name:
             storage(self.lock).delete(self._object(before))
@@ -257,7 +264,7 @@ class NamedRedoLog(_RedoLogInStore[P]):
 
         Raises: StoreError if it is missing or damaged, or has another format.
         """
-        name = state_of(self.lock.parent).scan
+        name = self._counting()
         return None if name is None else self._counted(self._object(name), name.partition("-")[2])
 
     def finish(self) -> None:
@@ -266,9 +273,14 @@ class NamedRedoLog(_RedoLogInStore[P]):
         Raises: LeaseError if another agent has taken the register over.
         """
         register = self._register()
-        if (name := register.state.scan) is not None:
-            register.plan_scan(None)
+        if (name := self._counting()) is not None:
+            register.name_plan(self.field, None)
             storage(self.lock).delete(self._object(name))
+
+    def is_named(self, plan: P) -> bool:
+        """Whether the register, read anew, names a plan: the answer of the PUT that named it may be lost."""
+        found = read_register(storage(self.lock), self.lock)
+        return str(getattr(found, self.field, None)).endswith(_hash_of(_text_of(plan)))
 
     def remove_left(self) -> None:
         """Remove the plans of earlier holders that the register does not name: nobody can stage them any more."""
@@ -276,8 +288,12 @@ class NamedRedoLog(_RedoLogInStore[P]):
         for each in files_in(self._object("").parent):
             fence = each.name.partition("-")[0]
             is_earlier = fence.isdecimal() and int(fence) < register.fence
-            if is_earlier and each != self._object(str(register.state.scan)):
+            if is_earlier and each != self._object(str(self._counting())):
                 storage(each).delete(each)
+
+    def _counting(self) -> str | None:
+        found: str | None = getattr(state_of(self.lock.parent), self.field)
+        return found
 
     def _object(self, name: str) -> Location:
         return Location.of(self.folder) / "plans" / f"{name}.json"

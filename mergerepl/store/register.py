@@ -10,7 +10,7 @@ in plain Python.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -120,8 +120,8 @@ class Register:
         """Whether a request of this holder has no known outcome."""
         self.thread = threading.get_ident()
         """The thread that took it."""
-        self.is_for_log = False
-        """True if it was taken in place of the log reader's lock: the root itself may be held under it."""
+        self.is_shared = False
+        """True if it was taken in place of another lock: commands of its thread that hold the root go on under it."""
         self.memory: dict[object, Any] = {}
         """What was read of the root and does not change while it is held."""
         self.line = Line()
@@ -199,12 +199,20 @@ class Register:
                 lambda was: replace(was, pointers={k: v for k, v in was.pointers.items() if k != session})
             )
 
-    def plan_scan(self, name: str | None) -> None:
-        """Name the plan of a scan cycle that will be carried out: its commit point. None: the cycle is done.
+    def name_plan(self, field: str, name: str | None) -> None:
+        """Name a plan that will be carried out, in one of the fields for plans: its commit point. None: it is done.
 
         Raises: as `stage`.
         """
-        self._change(lambda was: replace(was, scan=name))
+        named: Any = {field: name}
+        self._change(lambda was: replace(was, **named))
+
+    def change_numbers(self, numbers: Mapping[str, Any]) -> None:
+        """Write the numbers of the root's tracked database.
+
+        Raises: as `stage`.
+        """
+        self._change(lambda was: replace(was, numbers=numbers))
 
     def settle(self) -> None:
         """Write the register again: sessions that it does not name can then be staged by no earlier holder any more.

@@ -108,6 +108,10 @@ class RegisterState:
     pointers: Mapping[str, PointedSession] = field(default_factory=dict)
     scan: str | None = None
     """The name of the object with the log reader's plan: a scan cycle that will be carried out."""
+    intent: str | None = None
+    """The name of the object with the intent of a tracked transaction that will be carried out."""
+    numbers: Mapping[str, Any] | None = None
+    """The numbers of a tracked database; None where no table was ever tracked."""
     tag: str = field(default="", compare=False)
 
     def encoded(self) -> bytes:
@@ -139,6 +143,8 @@ class RegisterState:
                 sessions={name: StagedSession(**each) for name, each in stated["sessions"].items()},
                 pointers={name: PointedSession(**each) for name, each in stated["pointers"].items()},
                 scan=stated.get("scan"),
+                intent=stated.get("intent"),
+                numbers=stated.get("numbers"),
                 tag=tag,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

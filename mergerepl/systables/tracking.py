@@ -25,6 +25,11 @@ ROW_COLUMNS: Final = ((CHANGE_BSN, "binary"), (INSERT_BSN, "binary"), (CONTEXT, 
 """The columns that tracking appends to a table, with their types."""
 
 
+def app_id(database_id: str) -> str:
+    """Return the application of the Delta transactions of a database; their versions are CSNs."""
+    return f"mergerepl-tracking-{database_id}"
+
+
 TABLE_NAME: Final = "__sysTN"
 DELETE_BSN: Final = "__sysDeleteTxBsn"
 ROW_KEY: Final = "__sysRK"

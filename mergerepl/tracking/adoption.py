@@ -19,6 +19,7 @@ from mergerepl.rows.images import all_true
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
+from mergerepl.store.register import fence_of
 from mergerepl.tracking import foreign, staged_rows
 from mergerepl.tracking.counters import Counts, Intent, Planned, Write, decide, take_bsns
 from mergerepl.tracking.database import Database, Session, packed, tracked_table
@@ -59,7 +60,8 @@ def adopt_between(session: Session, folder: Location, intent: Intent, write: Wri
     ours = {
         each.version for each in commits(database.path(table.name), **between) if database.is_own(each.mark)
     }
-    at = folder / f"between-{write.csn}"
+    # An agent that was displaced may still stage its own rows of this commit.
+    at = folder / f"between-{write.csn}-{fence_of(folder)}"
     staged, planned = stage(session, folder, at, table, planned, found, write.from_version, version, own=ours)
     overwritten = _overwritten(at)
     extended = intent.extended(
@@ -191,7 +193,9 @@ def _refuse_shared_keys(
         named = [key.alias(name) for key, name in zip(key_columns(table), keys, strict=True)]
         return rows.select(*named, F.lit(now).alias("now"), F.lit(1 - now).alias("then"))
 
-    states = spark.read.parquet(str(at)).select(*keys, foreign.IS_THERE, foreign.WAS_ABSENT, foreign.SHARED)
+    states = spark.read.parquet(at.spark_uri).select(
+        *keys, foreign.IS_THERE, foreign.WAS_ABSENT, foreign.SHARED
+    )
     both = keys_at(through_version_inclusive, now=1).unionByName(keys_at(from_version_exclusive, now=0))
     counted = both.join(states.select(*keys), on=keys, how="left_semi").groupBy(*keys)
     rows = states.join(

@@ -292,7 +292,7 @@ def _stamp(rows: DataFrame, table: TrackedTable, path: Location) -> None:
 
 def _staged(spark: SparkSession, folder: Location, write: Write) -> DataFrame:
     """Return the staged rows, without keys that were inserted and deleted within the transaction."""
-    rows = spark.read.schema(StructType.fromJson(write.schema)).parquet(str(folder / write.folder))
+    rows = spark.read.schema(StructType.fromJson(write.schema)).parquet((folder / write.folder).spark_uri)
     if write.adopts:
         # A row that a commit of ours wrote last has its stamps.
         return rows.where(F.col(foreign.IS_THERE) & ~F.col(foreign.LAST_IS_OWN))
@@ -341,7 +341,7 @@ def _tombstones(session: Session, folder: Location, intent: Intent, write: Write
 
 def _adopted_tombstones(session: Session, folder: Location, write: Write, table: TrackedTable) -> DataFrame:
     schema = StructType.fromJson(write.schema)
-    rows = session.spark.read.schema(schema).parquet(str(folder / write.folder))
+    rows = session.spark.read.schema(schema).parquet((folder / write.folder).spark_uri)
     each = rows.select(*key_names(table), F.explode(foreign.TOMBSTONES).alias("left"))
     return each.select(
         F.lit(table.name).alias(TABLE_NAME),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from mergerepl import roots
 from mergerepl.delta.tables import count_rows, tables_kept_open
 from mergerepl.model.folders import TableTracking
 from mergerepl.model.later import answers_later
@@ -31,16 +30,15 @@ from mergerepl.rows.rowguid import KeyValue, key_value
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.plain import plain_errors
-from mergerepl.store.location import Location
 from mergerepl.systables.tracking import COMMIT_SEQUENCE, COMMITS
 from mergerepl.tracking import consumers, counters, database, tracked_tables, windows
 from mergerepl.tracking.commit import adopt_or_refuse, catch_up
 from mergerepl.tracking.consumers import Consumer, Start, of_token, register
 from mergerepl.tracking.database import (
-    Database,
     Session,
     commit_before,
     context_guid,
+    database_at,
     facts_of,
     last_commit,
     require_database,
@@ -50,6 +48,7 @@ from mergerepl.tracking.database import (
 )
 from mergerepl.tracking.errors import TrackingError
 from mergerepl.tracking.foreign import look_at_all
+from mergerepl.tracking.register_numbers import live_bsn
 from mergerepl.tracking.row_keys import GUID, pack, unpack
 from mergerepl.tracking.staged_rows import snapshot_rows
 from mergerepl.tracking.sweep import sweep
@@ -88,7 +87,7 @@ class ChangeTracking:
         if kept is None or kept <= timedelta():
             raise TrackingError.reserved("retention (an interval, such as '14 days')", retention)
         self._retention = kept
-        self.session = Session(Database(Location.of(roots.existing(os.fspath(path)))), lock_wait_s, spark)
+        self.session = Session(database_at(path), lock_wait_s, spark)
         """The database, the Spark session and the lease that all parts of tracking use."""
 
     def enable(
@@ -174,11 +173,14 @@ class ChangeTracking:
     def begin(self, tracking_context: str | None = None) -> Transaction:
         """Begin a transaction; several may be open at once and end in any order.
 
-        Raises: TrackingError if no table is tracked, or the context is not a GUID.
+        In a bucket one holds the root until it ends, and others wait for it.
+
+        Raises: TrackingError if no table is tracked, or the context is not a GUID; LeaseError if
+            a bucket's root stays in use.
         """
         self._require()
         context = context_guid(tracking_context)
-        return Transaction(self, counters.begin(self.session.database.root), context)
+        return Transaction(self, self.session.begin(), context)
 
     def transaction(self, tracking_context: str | None = None) -> Transaction:
         """Begin a transaction as a context manager: leaving it commits, an exception aborts.
@@ -388,7 +390,11 @@ class ChangeTracking:
         Raises: TrackingError if it is not open, or decided already.
         """
         self._require()
-        folder = counters.transaction_folder(self.session.database.root, bsn)
+        root = self.session.database.root
+        if not root.is_local and live_bsn(root) == bsn:
+            why = "in a bucket its owner alone ends it. End that process (`mergerepl status` names it), then run `recover`"
+            raise TrackingError.cannot_abort(bsn, why)
+        folder = counters.transaction_folder(root, bsn)
         if not counters.is_begun(folder):
             raise TrackingError.cannot_abort(bsn, "it has ended, or never began")
         if not counters.mark_aborted(folder):

@@ -12,16 +12,27 @@ from pyspark.sql.types import StructType
 from mergerepl.delta.feed.schema_walk import is_replacement
 from mergerepl.delta.properties import lost_properties, set_properties
 from mergerepl.delta.tables import head_version, open_table, transaction_version
-from mergerepl.errors import MergeReplError
+from mergerepl.errors import LeaseError, MergeReplError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import TransactionResult
 from mergerepl.model.tracking_options import Foreign
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
+from mergerepl.store.register import register_of
+from mergerepl.systables.tracking import COMMITS
 from mergerepl.tracking import counters, foreign, staged_rows
 from mergerepl.tracking.adoption import plan, stage
 from mergerepl.tracking.carry_out import carry_out
-from mergerepl.tracking.counters import Begun, Intent, Planned, Write, decide, read_counters
+from mergerepl.tracking.counters import (
+    Begun,
+    Intent,
+    Planned,
+    Write,
+    decide,
+    has_intent,
+    read_counters,
+    redo_log,
+)
 from mergerepl.tracking.database import Database, Session, facts_of, require_unedited, tracked_tables
 from mergerepl.tracking.errors import ForeignCommitError, TrackingError, TransactionConflictError
 from mergerepl.tracking.foreign import Looked, events_of, look_at_all, readable_window, writable_facts
@@ -60,21 +71,42 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
             _refuse_older_copy(database, change.table)
             _refuse_conflict(session, begun.bsn, change)
         intent = _decided(database, begun, changes, versions)
-        decide(begun.folder, intent)
+        _decide(database, begun, intent)
         try:
             with plain_errors(f"committing transaction {begun.bsn}"):
                 done = carry_out(session, begun.folder)
         except Exception as error:
             # The next holder of the folder carries it out: running it again would make its changes twice.
-            raise TrackingError(
-                f"Transaction {begun.bsn} was decided and could not be finished: {error} Do not repeat the "
-                "transaction: its changes would be made twice. The next command that takes the folder's lock "
-                "finishes it, as `mergerepl tracking recover` does. If a table can never take them, end its "
-                "tracking: `mergerepl tracking disable -f TABLE --keep-columns`.",
-                bsn=begun.bsn,
-            ) from error
+            raise TrackingError.unfinished(begun.bsn, str(error)) from error
         ours = done.transactions[0]
         return TransactionResult(ours.bsn, ours.csn, ours.changes, done.overwritten)
+
+
+def _decide(database: Database, begun: Begun, intent: Intent) -> None:
+    """Decide a transaction. In a bucket an error of the store may hide that it is decided.
+
+    Raises: TransactionConflictError if it was not, and the root was taken over; TrackingError if it was, or may be.
+    """
+    try:
+        decide(begun.folder, intent)
+        return
+    except (LeaseError, StoreError, OSError) as error:
+        if database.root.is_local:
+            raise
+        failure = error
+    try:
+        register_of(database.root).settle()
+        if has_intent(begun.folder):
+            return
+    except LeaseError as error:
+        # The register first: it forgets an intent after it was published.
+        is_named = redo_log(begun.folder).is_named(intent)
+        if not is_named and not database.control.rows(COMMITS, where=f"bsn = {begun.bsn}"):
+            raise TransactionConflictError.was_taken_over(begun.bsn) from error
+        raise TrackingError.unfinished(begun.bsn, str(error)) from error
+    except (StoreError, OSError) as error:
+        raise TrackingError.in_doubt(begun.bsn, str(error)) from error
+    raise failure
 
 
 def published_versions(looked: Sequence[Looked]) -> dict[str, int]:
@@ -163,7 +195,7 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     # A writer that rewrites files writes unchanged rows again: they are not conflicts.
     is_change = F.col(foreign.BEFORE).isNull() | F.col(foreign.AFTER).isNull() | F.col(foreign.DIFFERS)
     keys = events.where(is_change).select(*touched.keys)
-    ours = session.spark.read.schema(change.schema).parquet(str(change.folder)).select(*touched.keys)
+    ours = session.spark.read.schema(change.schema).parquet(change.folder.spark_uri).select(*touched.keys)
     met = keys.join(ours, on=touched.keys, how="left_semi").distinct().limit(4).collect()
     if met:
         named = staged_rows.key_texts(met)

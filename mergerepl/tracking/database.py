@@ -4,10 +4,11 @@ Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. On
 stored as 8 bytes, unsigned, big-endian: the order of bytes is the order of numbers.
 """
 
+import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import ClassVar
@@ -15,6 +16,7 @@ from typing import ClassVar
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl import roots
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
@@ -34,7 +36,7 @@ from mergerepl.model.tracking_options import Foreign, TrackingKeyType, TrackingO
 from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
 from mergerepl.replica.damage import refuse_edited
 from mergerepl.spark import session as engine
-from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.lease import TRANSACTION_LOCK, lease, record_jvm
 from mergerepl.store.location import Location
 from mergerepl.store.storage import remove_leftover
 from mergerepl.systables.tracking import (
@@ -48,10 +50,14 @@ from mergerepl.systables.tracking import (
     ROW_COLUMNS,
     TRACKED_OBJECTS,
     KeyColumn,
+    app_id,
 )
-from mergerepl.tracking.counters import is_database, read_counters
+from mergerepl.tracking import counters
+from mergerepl.tracking.counters import Begun, is_database, read_counters
 from mergerepl.tracking.errors import TrackingError
+from mergerepl.tracking.register_numbers import live_bsn
 from mergerepl.tracking.row_keys import GUID
+from mergerepl.tracking.sweep import sweep
 
 _NEWEST = 100
 """The range of CSNs below a bound that is searched first for the last published transaction: more can only be aborts."""
@@ -77,7 +83,7 @@ class Database(ControlDatabase):
     @property
     def app_id(self) -> str:
         """The application of its Delta transactions; their versions are CSNs."""
-        return f"mergerepl-tracking-{self.database_id}"
+        return app_id(self.database_id)
 
     @property
     def deleted_rows(self) -> Location:
@@ -102,11 +108,24 @@ class Database(ControlDatabase):
         return mark is not None and mark.session == self.database_id and mark.kind == KIND
 
 
+def database_at(path: str | os.PathLike[str]) -> Database:
+    """Return the database of a folder or of a place in S3.
+
+    Raises: ConfigurationError if the folder does not exist; StoreError for a store in which Spark does not work.
+    """
+    text = str(path) if isinstance(path, Location) else os.fspath(path)
+    root = Location.of(roots.existing(text, may_be_stored=True))
+    root.require_spark()
+    return Database(root)
+
+
 def create_tables(database: Database, *, retention: timedelta) -> None:
     """Create the missing system tables, empty."""
     database.create()
     if not is_delta_table(database.deleted_rows):
-        remove_leftover(database.deleted_rows)
+        if database.root.is_local:
+            # In a bucket an agent that was displaced would remove the table of a later one.
+            remove_leftover(database.deleted_rows)
         properties = {
             "delta.checkpointInterval": CHECKPOINT_INTERVAL,
             STATS_PROPERTY: f"{DELETE_CSN},{INSERT_CSN}",
@@ -331,6 +350,29 @@ class Session:
         session = engine.session()
         record_jvm(self.database.root, engine.jvm_pid())
         return session
+
+    def begin(self) -> Begun:
+        """Take the next number. In a bucket the transaction holds the root from here on, until it ends.
+
+        Raises: TrackingError if this thread has one open there; LeaseError if the root stays in use.
+        """
+        root = self.database.root
+        if root.is_local:
+            return counters.begin(root)
+        with ExitStack() as held:
+            held.enter_context(
+                lease(root, purpose="tracking transaction", wait_s=self.lock_wait_s, file=TRANSACTION_LOCK)
+            )
+            if (bsn := live_bsn(root)) is not None:
+                raise TrackingError(
+                    f"Transaction {bsn} of '{root}' is open in this thread. In a bucket the transactions of a root take "
+                    "turns: commit or abort it first.",
+                    bsn=bsn,
+                )
+            # What an earlier holder decided is carried out first.
+            sweep(self)
+            begun = counters.begin(root)
+            return replace(begun, held=held.pop_all())
 
     @contextmanager
     def held(self, purpose: str) -> Iterator[None]:

@@ -71,6 +71,26 @@ class TrackingError(MergeReplError):
         return cls(f"Transaction {bsn} cannot be aborted: {why}. Nothing was changed.", bsn=bsn)
 
     @classmethod
+    def unfinished(cls, bsn: int, why: str) -> Self:
+        """A transaction was decided, and is not carried out yet."""
+        return cls(
+            f"Transaction {bsn} was decided and could not be finished: {why} Do not repeat the transaction: its changes "
+            "would be made twice. The next command that takes the folder's lock finishes it, as `mergerepl tracking "
+            "recover` does. If a table can never take them, end its tracking: `mergerepl tracking disable -f TABLE "
+            "--keep-columns`.",
+            bsn=bsn,
+        )
+
+    @classmethod
+    def in_doubt(cls, bsn: int, why: str) -> Self:
+        """The store did not say whether a transaction is decided."""
+        return cls(
+            f"Whether transaction {bsn} was decided is not known: {why} Run `mergerepl tracking recover` when the store "
+            "answers; then `mergerepl history` lists it if it was. Repeat it only if it is not listed.",
+            bsn=bsn,
+        )
+
+    @classmethod
     def counters(cls, path: Location, why: str) -> Self:
         """counters.json is missing or damaged."""
         return cls(
@@ -115,6 +135,15 @@ class TransactionConflictError(TrackingError, Transient):
         return cls(
             f"Transaction {bsn} was aborted by another process (`mergerepl tracking abort`). Nothing of it was written. "
             "Run it again.",
+            bsn=bsn,
+        )
+
+    @classmethod
+    def was_taken_over(cls, bsn: int) -> Self:
+        """Another agent holds the root in a bucket: the open transaction of the earlier holder has ended."""
+        return cls(
+            f"Transaction {bsn} was aborted: another agent took its root over, because this process was paused or cut "
+            "off from the store for too long. Nothing of it was written. Run it again.",
             bsn=bsn,
         )
 

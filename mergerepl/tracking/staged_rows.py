@@ -15,10 +15,11 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mergerepl.delta.contract.problems import Code, Problem, TableContract, Texts
+from mergerepl.delta.contract.problems import OF_STORES, Code, Problem, TableContract, Texts
 from mergerepl.delta.contract.rules import partition_rules, value_rules
 from mergerepl.delta.footers import read_footer, statistics_of
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION
+from mergerepl.delta.parquet_files import parquet_dataset
 from mergerepl.delta.tables import TableState, read_columns
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.model.article import BOUNDED_TYPES
@@ -189,7 +190,7 @@ def overlay(spark: SparkSession, touched: Touched) -> DataFrame:
     """Return the staged rows of a table: one for each key that the transaction changed, as its last operation left it."""
     operations = [
         spark.read.schema(schema)
-        .parquet(str(touched.operation_folder(number)))
+        .parquet(touched.operation_folder(number).spark_uri)
         .withColumn(OPERATION, F.lit(number))
         for number, schema in enumerate(touched.operations)
     ]
@@ -248,6 +249,7 @@ def staged(
 _NO_RULES = "Lift these, or track another table."
 
 _UNWRITABLE: Texts = {
+    **OF_STORES,
     Code.APPEND_ONLY: ("it takes no updates and deletes (delta.appendOnly)", "Unset the property first."),
     Code.BACKTICK: (
         "Delta's MERGE cannot write column '{column}': its name has a backtick",
@@ -395,8 +397,4 @@ def _footers(folder: Location) -> list[Any]:
 
 def staged_columns(folder: Location, names: Sequence[str]) -> Any:
     """Return columns of staged rows as an Arrow table."""
-    import pyarrow.dataset as ds
-
-    return ds.dataset([str(file) for file in parquet_files(folder)], format="parquet").to_table(
-        columns=list(names)
-    )
+    return parquet_dataset(parquet_files(folder)).to_table(columns=list(names))

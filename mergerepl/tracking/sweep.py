@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from mergerepl.failpoints import failpoint
 from mergerepl.store.location import Location
+from mergerepl.store.register import state_of
+from mergerepl.store.storage import is_local
 from mergerepl.tracking import counters
 from mergerepl.tracking.counters import Counters
 
@@ -20,6 +22,11 @@ def has_work(root: Location) -> bool:
     """True if an unfinished transaction waits that its owner will not finish."""
     if not counters.is_database(root):
         return False
+    if not is_local(root):
+        # An open transaction holds the root: nobody waits for it. One that is decided is about to end.
+        state = state_of(root)
+        found = counters.read_counters(root)
+        return state.intent is not None or (state.holder is None and found.last_csn < found.last_bsn)
     return any(
         counters.is_aborted(folder) or counters.is_dead(folder)
         for folder in counters.transaction_folders(root)
@@ -28,12 +35,9 @@ def has_work(root: Location) -> bool:
 
 def is_unfinished(root: Location) -> bool:
     """True if a decided transaction has to be carried out: its commits are not all there."""
-    # Compact is refused in a bucket.
-    return (
-        root.is_local
-        and counters.is_database(root)
-        and any(map(counters.has_intent, counters.transaction_folders(root)))
-    )
+    if not is_local(root):
+        return state_of(root).intent is not None
+    return counters.is_database(root) and any(map(counters.has_intent, counters.transaction_folders(root)))
 
 
 def sweep_root(root: Location, *, lock_wait_s: float = 60.0) -> None:
@@ -72,7 +76,10 @@ def _end_aborted(root: Location) -> None:
         # Never lower: a folder that could not be removed has taken its CSN.
         return replace(before, last_csn=max(taken, before.last_csn))
 
-    counters.change_counters(root, ended)
+    before = counters.read_counters(root)
+    after = counters.change_counters(root, ended)
     failpoint("tracking.after_aborts")
     for folder in gone:
         counters.drop(folder)
+    if after != before and not is_local(root):
+        counters.remove_left(root)

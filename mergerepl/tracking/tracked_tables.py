@@ -17,8 +17,10 @@ from mergerepl.delta.contract.problems import Code, Problem, TableContract
 from mergerepl.delta.contract.rules import NO_GUID, NULL, SHARED, bad_keys
 from mergerepl.delta.properties import describe, missing_properties, set_properties
 from mergerepl.delta.sql_text import quoted, text_literal
+from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import (
     TableState,
+    add_columns,
     foreign_file,
     head_version,
     is_delta_table,
@@ -27,6 +29,7 @@ from mergerepl.delta.tables import (
     session_with_mark,
 )
 from mergerepl.delta.types import ddl_of
+from mergerepl.delta.types import field as nullable_field
 from mergerepl.errors import MergeReplError
 from mergerepl.model.folders import FolderTracking, TableTracking
 from mergerepl.model.progress import NoProgress, Progress
@@ -38,6 +41,7 @@ from mergerepl.publish.steps import carry_out as carry_out_steps
 from mergerepl.rows.sql import quote
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_local
 from mergerepl.systables.tracking import CHANGE_BSN, CONSUMERS, DELETED_ROWS, ROW_COLUMNS, TABLE_NAME
 from mergerepl.tracking import counters
 from mergerepl.tracking.carry_out import carry_out
@@ -46,6 +50,7 @@ from mergerepl.tracking.database import (
     Database,
     Session,
     create_tables,
+    database_at,
     key_type_of,
     packed_literal,
     snapshot_version,
@@ -74,6 +79,7 @@ def enable(
     Raises: TrackingError, with nothing changed, if the table or its rows cannot be tracked, or its key is another one.
     """
     database, now = session.database, datetime.now(UTC)
+    require_proof(database.root)
     with session.held("tracking enable"):
         known = tracked_tables(database).get(stated.table) if counters.is_database(database.root) else None
         if known is not None:
@@ -90,9 +96,8 @@ def enable(
         sweep(session)
         mark = database.setup_mark("enable")
         set_properties(lambda: session.spark, facts, missing_properties(facts, retention), mark)
-        if missing := [f"{name} {type_}" for name, type_ in ROW_COLUMNS if facts.field(name) is None]:
-            marked = session_with_mark(session.spark, mark)
-            marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} ADD COLUMNS ({', '.join(missing)})")
+        missing = [nullable_field(name, type_) for name, type_ in ROW_COLUMNS if facts.field(name) is None]
+        add_columns(lambda: session.spark, facts.path, missing, mark)
         wanted = replace(wanted, enabled_version=head_version(facts.path))
         return _enabled(session, wanted)
 
@@ -240,6 +245,13 @@ def disable(session: Session, name: str, *, keep_columns: bool) -> None:
     Raises: TrackingError if a transaction that has touched the table is open, or dropping would rewrite the table.
     """
     database = session.database
+    if not keep_columns and not is_local(database.root):
+        raise TrackingError(
+            f"Tracking of '{name}' cannot be ended with its columns in a bucket: no fence stops an ALTER TABLE that an "
+            "agent sends late. Nothing was changed. Leave the columns (`keep_columns=True`, `--keep-columns`), and drop "
+            "them yourself if they are to go.",
+            table=name,
+        )
     if not keep_columns:
         _refuse_unmapped(database, tracked_table(database, name))
     with session.held("tracking disable"):
@@ -320,7 +332,7 @@ def apply_tracking(
     Raises: TrackingError, ForeignCommitError (nothing was changed); LeaseError (run again).
     """
     started = time.monotonic()
-    session = Session(Database(Location.of(roots.existing(folder.root))))
+    session = Session(database_at(folder.root))
     with plain_errors("a tracked folder was applied"):
         steps = difference(folder, _read_stored(session.database))
         check_steps(steps, session)
@@ -362,8 +374,10 @@ def _enabling(folder: FolderTracking, stated: TableTracking) -> Callable[[Sessio
 
 
 def _end(name: str, table: TableState | None) -> Step[Session]:
-    # Dropping a column of a table without column mapping would rewrite the table.
-    is_mapped = table is not None and table.properties.get(_MAPPING, "none") != "none"
+    # Dropping a column of a table without column mapping would rewrite the table. In a bucket they stay.
+    is_mapped = (
+        table is not None and is_local(table.path) and table.properties.get(_MAPPING, "none") != "none"
+    )
     detail = f"end its tracking; its tombstones go, {'its' if is_mapped else 'not its'} three columns"
     end = partial(disable, name=name, keep_columns=not is_mapped)
     return Step("untrack", name, detail, end, removes_rows=True)

@@ -25,6 +25,7 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.in_memory import broadcast_if_few, frame_of_tuples
 from mergerepl.spark.plain import plain_errors
+from mergerepl.store.register import noting_unknown
 from mergerepl.systables.tracking import ROW_COLUMNS
 from mergerepl.tracking import counters, staged_rows
 from mergerepl.tracking.commit import Change, commit
@@ -181,12 +182,17 @@ class Transaction:
             decided and could not be finished now.
         """
         self._require_open()
+        root = self._database.root
         try:
-            with plain_errors(f"committing transaction {self.current_transaction_bsn}"):
+            # Until another agent has fenced the tables, a request of this one may be in flight after an error.
+            with (
+                noting_unknown(root, TransactionConflictError, ForeignCommitError),
+                plain_errors(f"committing transaction {self.current_transaction_bsn}"),
+            ):
                 changes = [self._changed(touched) for touched in self._touched.values() if touched.operations]
                 self.result = commit(self.tracking.session, self._begun, changes)
-        except BaseException:
-            self.abort()
+        except BaseException as error:
+            self._fail(error)
             raise
         self._end("committed")
         return self.result
@@ -219,6 +225,14 @@ class Transaction:
     def _database(self) -> Database:
         return self.tracking.session.database
 
+    def _fail(self, error: BaseException) -> None:
+        """Abort after an error. Raises: TransactionConflictError if the root was lost before a decision."""
+        is_undecided = isinstance(error, Exception) and not isinstance(error, TrackingError)
+        is_lost = is_undecided and not self._begun.is_held(asks=True)
+        self.abort()
+        if is_lost:
+            raise TransactionConflictError.was_taken_over(self.current_transaction_bsn) from error
+
     def _end(self, how: str) -> None:
         self._ended = how
         self._begun.let_go()
@@ -227,6 +241,9 @@ class Transaction:
         if self._ended is not None:
             bsn = self.current_transaction_bsn
             raise TrackingError(f"Transaction {bsn} was {self._ended} already. Begin another one.", bsn=bsn)
+        if not self._begun.is_held():
+            self._end("aborted")
+            raise TransactionConflictError.was_taken_over(self.current_transaction_bsn)
         if counters.is_aborted(self._begun.folder) or not counters.is_begun(self._begun.folder):
             self._end("aborted")
             raise TransactionConflictError.was_aborted(self.current_transaction_bsn)
@@ -241,8 +258,8 @@ class Transaction:
                 # Started before the first expression is made.
                 _ = self._spark
                 yield touched
-        except BaseException:
-            self.abort()
+        except BaseException as error:
+            self._fail(error)
             raise
 
     def _touch(self, name: str) -> Touched:
@@ -349,7 +366,7 @@ class Transaction:
         keyed = rows.withColumns(dict(zip(touched.keys, key_columns(touched.table), strict=True)))
         folder = touched.folder / f"given-{uuid.uuid4().hex[:8]}"
         write_files(keyed, folder)
-        kept = self._spark.read.schema(keyed.schema).parquet(str(folder))
+        kept = self._spark.read.schema(keyed.schema).parquet(folder.spark_uri)
         count = staged_rows.count_rows(folder)
         if count > 1:
             copies = F.count(F.lit(1)).over(Window.partitionBy(*touched.keys))

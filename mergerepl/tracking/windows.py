@@ -370,7 +370,7 @@ def _picked(spark: SparkSession, path: Location, version: int, names: set[str]) 
     try:
         option = getattr(jvm, "scala.Option")
         delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(
-            spark._jsparkSession, str(path)
+            spark._jsparkSession, path.spark_uri
         )
         snapshot = delta_log.getSnapshotAt(version, option.empty(), option.empty(), False)
         is_chosen = F.col("path").isin(sorted(names))

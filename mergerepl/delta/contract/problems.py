@@ -268,7 +268,7 @@ _APPEND_ONLY: Texts = {
         "Unset the property, or leave the table out.",
     )
 }
-_OF_STORES: Texts = {
+OF_STORES: Texts = {
     Code.UNFENCED: (
         "table '{path}' is in an object store and uses the Delta table feature {detail}. An agent that takes over from one "
         "that was killed commits to each table through delta-rs first, which cannot commit to a table with this feature",
@@ -280,7 +280,7 @@ _OF_STORES: Texts = {
         f"Unset it with ALTER TABLE … UNSET TBLPROPERTIES ('{_TRANSACTION_RETENTION}').",
     ),
 }
-OF_REPLICAS: Texts = {**_OF_SESSIONS, Code.HEEDED_FEATURE: _UNKNOWN_FEATURE, **_OF_STORES, **_APPEND_ONLY}
+OF_REPLICAS: Texts = {**_OF_SESSIONS, Code.HEEDED_FEATURE: _UNKNOWN_FEATURE, **OF_STORES, **_APPEND_ONLY}
 """Problems that bar a table from a merge publication, at any replica."""
 
 _NO_TYPE = (
