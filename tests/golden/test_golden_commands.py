@@ -72,29 +72,40 @@ def test_merge(spark: SparkSession, transcript: Transcript) -> None:
     run("history -f hq")
     run("history south -f hq --limit 1")
     run("status -f north")
-    run("partitions list -f hq")
-    run("partitions add -f hq --host-name East")
-    run("partitions drop 3 -f hq --yes")
     run("tune -f hq --dry-run --quiet")
     run("reinit north -f hq --discard-local --dry-run")
     run("status -f elsewhere", code=2)
     run("schema list -f hq")
     run("schema alter customers -f hq --ddl 'ADD COLUMN remark STRING' --dry-run")
     run("schema skip 1 -f hq --at north", code=2)
+    _publish_regions(folder)
+    run("apply -f regions.yml --dry-run")
+    run("apply -f regions.yml --quiet")
+    run("status -f west")
+    run("row customers -f west --key id=1")
+    run("partitions list -f west")
+    run("partitions add -f west --host-name East")
+    run("partitions drop 2 -f west --yes")
     transcript.compare("merge")
 
 
 def _publish_sales(folder: Path) -> None:
+    """Publish without a filter: what is printed is the same, and these sessions take no Spark."""
     customers = {"id": [1, 2, 3], "region": ["North", "South", "North"], "note": ["", "", ""]}
     items = {"id": [1, 2], "name": ["water", "beer"], "qty": [5, 7]}
     for name, rows in (("customers", customers), ("items", items)):
         write_deltalake(str(folder / "hq" / name), pa.table(rows))
-    articles = [
-        {"name": "customers", "key": ["id"], "filter": "region = HOST_NAME()"},
-        {"name": "items", "key": ["id"], "tracking": "column"},
-    ]
-    subscriptions = [{"subscriber": f"./{name.lower()}", "host_name": name} for name in ("North", "South")]
+    articles = [{"name": "customers", "key": ["id"]}, {"name": "items", "key": ["id"], "tracking": "column"}]
+    subscriptions = [{"subscriber": f"./{name}"} for name in ("north", "south")]
     publish(folder, "sales", articles, subscriptions, is_applied=False)
+
+
+def _publish_regions(folder: Path) -> None:
+    rows = {"id": [1, 2], "region": ["North", "South"]}
+    write_deltalake(str(folder / "west" / "customers"), pa.table(rows))
+    articles = [{"name": "customers", "key": ["id"], "filter": "region = HOST_NAME()"}]
+    subscriptions = [{"subscriber": "./store", "host_name": "North"}]
+    publish(folder, "regions", articles, subscriptions, is_applied=False, publisher="west")
 
 
 def _update(folder: Path, replica: str, article: str, where: str, **values: str) -> None:

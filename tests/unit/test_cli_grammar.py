@@ -303,11 +303,8 @@ def test_an_option_that_is_gone_is_answered_with_the_new_one(words: str, opts: s
 def test_a_place_where_a_name_should_be_is_answered_with_the_command(
     arguments: tuple[str, ...], named: str
 ) -> None:
-    # A process gives the words that were typed.
-    done = subprocess.run(
-        [sys.executable, "-m", "mergerepl", *arguments], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 2
+    done = run(*arguments)
+    assert done.exit_code == 2
     assert f"`{named}`" in " ".join(done.stderr.split())
 
 

@@ -404,6 +404,22 @@ def test_an_end_that_is_out_of_reach_is_not_said_to_have_nothing():
     assert said("row", row)["out_of_reach"] == ["/data/south"]
 
 
+def test_a_row_tells_its_partitions_and_why_it_left():
+    partitions = (
+        replica_status.RowPartition(1, "North", None, 3),
+        replica_status.RowPartition(-1, None, None, 4, "deleted"),
+        replica_status.RowPartition(2, "South", "ann", 5, "host_name", "/data/south"),
+    )
+    lines = text("row", replace(ROW, partitions=partitions)).splitlines()
+    begin = next(number for number, line in enumerate(lines) if "HOST_NAME()" in line)
+    assert [" ".join(line.split()) for line in lines[begin : begin + 4]] == [
+        "partition HOST_NAME() SUSER_SNAME() the row generation",
+        "1 North is in it 3",
+        "everybody left it: it was deleted 4",
+        "/data/south South ann left it: the subscriber's host_name changed 5",
+    ]
+
+
 def test_a_row_that_no_replica_knows_is_not_called_up_to_date():
     nowhere = tuple(
         replace(each, source="none", generation=None, lineage={}, columns=(), row=None, current=True)
