@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -169,6 +169,21 @@ class Invocation:
         return done
 
 
+_GENERAL: Mapping[tuple[str, str], dict[str, Any]] = {
+    ("-f --file files", "Project file or folder of tables. Default: nearest mergerepl.yml."): {
+        "metavar": "PATH",
+        "multiple": True,
+    },
+    ("--json as_json", "Print one JSON object."): {"is_flag": True},
+    ("-q --quiet is_quiet", "Show no progress."): {"is_flag": True},
+    ("--log-format log_format", "What is logged, and steps: json is one object a line."): {
+        "type": click.Choice(("text", "json"))
+    },
+    ("-v --verbose is_verbose", "Log more; show tracebacks."): {"is_flag": True},
+}
+"""The options that every command takes: names and help -> other terms."""
+
+
 def _general_options(*, is_root: bool) -> list[click.Option]:
     def note(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value:
@@ -178,37 +193,15 @@ def _general_options(*, is_root: bool) -> list[click.Option]:
             else:
                 setattr(invocation, str(parameter.name), value)
 
-    def state(names: str, help: str, **terms: Any) -> click.Option:
-        hidden = not is_root
-        return click.Option(
-            names.split(), help=help, callback=note, expose_value=False, hidden=hidden, is_eager=True, **terms
-        )
-
+    terms: dict[str, Any] = {"is_eager": True, "expose_value": False}
+    shared = {**terms, "callback": note, "hidden": not is_root}
     found = [
-        state(
-            "-f --file files",
-            "Project file or folder of tables. Default: nearest mergerepl.yml.",
-            metavar="PATH",
-            multiple=True,
-        ),
-        state("--json as_json", "Print one JSON object.", is_flag=True),
-        state("-q --quiet is_quiet", "Show no progress.", is_flag=True),
-        state(
-            "--log-format log_format",
-            "What is logged, and steps: json is one object a line.",
-            type=click.Choice(("text", "json")),
-        ),
-        state("-v --verbose is_verbose", "Log more; show tracebacks.", is_flag=True),
+        click.Option(names.split(), help=help, **shared, **own) for (names, help), own in _GENERAL.items()
     ]
-    if is_root:
-        show: dict[str, Any] = {
-            "is_flag": True,
-            "is_eager": True,
-            "expose_value": False,
-            "callback": _show_version,
-        }
-        found.append(click.Option(["-V", "--version"], help="Show the version.", **show))
-    return found
+    version = click.Option(
+        ["-V", "--version"], help="Show the version.", is_flag=True, callback=_show_version, **terms
+    )
+    return [*found, version] if is_root else found
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
