@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TOLD: set[str] = set()
+"""Managed tables that this process has warned of: an agent would say it in every session."""
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 
@@ -64,7 +66,7 @@ def stated_names(definition: str | None) -> list[Name]:
 def missing_names(spark: SparkSession, names: Sequence[Name]) -> list[Name]:
     """Look the names up; return those that the catalog does not have.
 
-    A table that a DROP of its name would remove is logged as a warning.
+    A table that a DROP of its name would remove is logged as a warning, once in a process.
 
     Raises: ConfigurationError, PublicationError: A name leads elsewhere, a place has two names, or the publisher's has
     none.
@@ -97,7 +99,8 @@ def missing_names(spark: SparkSession, names: Sequence[Name]) -> list[Name]:
                     article=name.article,
                     table=str(name.place),
                 )
-            if own is not None and own.is_managed:
+            if own is not None and own.is_managed and place not in _TOLD:
+                _TOLD.add(place)
                 log.warning(
                     "Article '%s': the catalog manages the table '%s': DROP TABLE would remove its files.",
                     name.article,
