@@ -5,16 +5,16 @@ import os
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from deltalake.exceptions import CommitFailedError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from mergerepl import roots
 from mergerepl.cdc.change_rows import ALL, IS_DOUBTFUL, net_rows
+from mergerepl.cdc.merge_few import counts_of, merge_few, merge_in_process
 from mergerepl.cdc.monitoring import source_status
 from mergerepl.cdc.queries import (
     keys_twice,
@@ -27,15 +27,15 @@ from mergerepl.cdc.queries import (
 from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError, LsnRangeError, refuse_in_store
 from mergerepl.cdc.tables import CdcTables, checked_lsn, entry_of
 from mergerepl.cdc.target import Position, Target, after_cycle, fit_columns, misfits_of
-from mergerepl.delta.batch_end import left_at
+from mergerepl.delta.batch_end import LeftAt, left_at
 from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.small_writer import ACTION, SmallRows, holds_inserts, merge_by_delta_rs
 from mergerepl.delta.tables import (
     NewTable,
     Transaction,
     append,
     create_table,
+    forget_recent_head,
     head_version,
     is_delta_table,
     lost_commits,
@@ -48,12 +48,12 @@ from mergerepl.delta.tables import (
     retry_conflicts,
     tables_kept_open,
 )
-from mergerepl.delta.types import ddl_of, field, nullable
+from mergerepl.delta.types import field, nullable
 from mergerepl.failpoints import failpoint
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.plan import BEGIN
 from mergerepl.logreader.positions import read_state
-from mergerepl.model.article import PublishedArticle
 from mergerepl.model.cdc import AppliedChanges
 from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
@@ -63,6 +63,9 @@ from mergerepl.store.lease import lease, replica_root
 from mergerepl.store.location import Location
 from mergerepl.store.storage import make_folder
 from mergerepl.systables.cdc import DELETE, INSERT, OPERATION, SEQVAL, START_LSN, ChangeTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -275,31 +278,72 @@ def _merged(
 ) -> AppliedChanges:
     """Apply a window, in one commit if it has rows, then note the position."""
     transaction = aim.transaction(to_lsn.scan_cycle, begins=begins)
-    spark = database.spark
-    fit_columns(database, instance, aim.path, lambda: spark, aim.command)
-    has_lost = False
+    fit_columns(database, instance, aim.path, lambda: database.spark, aim.command)
+    of, is_shared = None, position.is_shared
+    if not is_shared:
+        try:
+            of = merge_in_process(database, instance, aim.path, key, (from_lsn, to_lsn), transaction)
+        except NeedsSparkError as error:
+            log.info("Spark: %s", error)
+        except CommitFailedError:
+            forget_recent_head(aim.path)
+            is_shared = True
+    if of is None:
+        batch = _Batch(database, instance, aim, key, (from_lsn, to_lsn), transaction, position.left)
+        of = _merged_by_spark(batch, is_shared=is_shared)
+    if of:
+        failpoint("cdc.after_applied")
+        read_back(aim.path, transaction, from_version_exclusive=position.left.version)
+    aim.arrived(to_lsn.scan_cycle, position)
+    deleted = of.pop(DELETE, 0)
+    return AppliedChanges(str(aim.path), from_lsn, to_lsn, sum(of.values()), deleted)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What one run applies: the net changes between two LSNs, in one transaction, after the commit `left`."""
+
+    database: CdcTables
+    instance: ChangeTable
+    aim: Target
+    key: tuple[str, ...]
+    ends: tuple[Lsn, Lsn]
+    transaction: Transaction
+    left: LeftAt
+
+
+def _merged_by_spark(batch: _Batch, *, is_shared: bool) -> dict[int, int]:
+    """Merge the net changes that Spark reads, in one commit if there are any. Returns their number by operation.
+
+    `is_shared`: other writers have changed the target's rows.
+    """
+    database, aim, key = batch.database, batch.aim, batch.key
     kept = Kept()
-    with marked_session(spark, transaction, aim.path) as session, ExitStack() as stack:
+    with marked_session(database.spark, batch.transaction, aim.path) as session, ExitStack() as stack:
         stack.callback(kept.release)
         of_session = database.in_session(session)
-        window = open_window(of_session, instance.capture_instance, from_lsn, to_lsn)
+        window = open_window(of_session, batch.instance.capture_instance, *batch.ends)
         net = net_rows(window.rows, key, window.captured, ALL, compared=window.present)
         rows, doubtful = without_doubtful(kept.keep(net), key)
-        counts = _counts(kept.frames[0], IS_DOUBTFUL)
+        counts = counts_of(kept.frames[0], IS_DOUBTFUL)
         if any(is_doubtful for _, is_doubtful in counts):
             rows = kept.keep(with_rows_at_end(of_session, window, rows, doubtful, key, ALL))
-            counts = _counts(rows)
+            counts = counts_of(rows)
         of = {operation: count for (operation, *_), count in counts.items()}
         is_few = is_for_one_task(sum(of.values())) and is_small(kept.frames[-1])
+        has_lost = is_shared
 
         def merge() -> None:
             nonlocal has_lost
-            is_alone, has_lost = not (has_lost or position.is_shared), True
-            if is_few and is_alone and _merge_few(rows, aim.path, key, window.captured, transaction):
-                return
+            is_alone, has_lost = not has_lost, True
+            if is_few and is_alone:
+                try:
+                    return merge_few(rows, aim.path, key, window.captured, batch.transaction)
+                except NeedsSparkError as error:
+                    log.info("Spark: table '%s': %s", aim.path, error)
             if not is_alone:
                 # Another writer's commit may have come first; it may have replaced the rows.
-                aim.since(position.left)
+                aim.since(batch.left)
                 _refuse_twice_there(session, rows, aim, key)
             try:
                 _merge(session, rows, aim.path, key, window.captured, is_strict=True)
@@ -317,49 +361,10 @@ def _merged(
         if of:
             lost = lost_commits(f"'{aim.path}'", "the consumer", "Run again.", table=str(aim.path))
             retry_conflicts(merge, aim.path, lost)
-            failpoint("cdc.after_applied")
-            read_back(aim.path, transaction, from_version_exclusive=position.left.version)
-    aim.arrived(to_lsn.scan_cycle, position)
-    deleted = of.pop(DELETE, 0)
-    return AppliedChanges(str(aim.path), from_lsn, to_lsn, sum(of.values()), deleted)
+        return of
 
 
-def _counts(rows: DataFrame, *also: str) -> dict[tuple[Any, ...], int]:
-    """Return the number of rows by operation, and by other columns."""
-    counted = rows.groupBy(*map(quote, (OPERATION, *also))).count().collect()
-    return {tuple(row)[:-1]: row[-1] for row in counted}
-
-
-def _merge_few(
-    rows: DataFrame, target: Location, key: tuple[str, ...], captured: Sequence[str], transaction: Transaction
-) -> bool:
-    """Merge few net changes by delta-rs. Returns False, with nothing written, if Spark has to: a new row is there, too."""
-    types = {name: ddl_of(rows.schema[name].jsonValue()["type"]) for name in captured}
-    article = PublishedArticle.of_table(target.name, key, types)
-    operation = F.col(quote(OPERATION))
-    action = F.when(operation == DELETE, "delete").when(operation == INSERT, "insert").otherwise("update")
-    image = (F.col(quote(name)).alias(field) for name, field in zip(captured, article.fields, strict=True))
-    few = SmallRows(
-        rows.select(action.alias(ACTION), *image).toArrow(),
-        dict(zip(article.fields, article.types, strict=True)),
-    )
-    if any(few.rows[field].null_count for field in article.identity_fields):
-        # Spark's MERGE finds the row of a NULL key; delta-rs compares keys by `=`.
-        return False
-    try:
-        if holds_inserts(few, target, article):
-            return False
-        actions = {"update": few.rows.num_rows}
-        merge_by_delta_rs(
-            lambda: few, target, article, actions=actions, bounds=few.bounds(article), transaction=transaction
-        )
-    except NeedsSparkError as error:
-        log.info("Spark: table '%s': %s", target, error)
-        return False
-    return True
-
-
-def _refuse_twice_there(session: SparkSession, rows: DataFrame, aim: Target, key: Sequence[str]) -> None:
+def _refuse_twice_there(session: "SparkSession", rows: DataFrame, aim: Target, key: Sequence[str]) -> None:
     """Check that a target that other writers changed has each key once: all its rows would get the same values.
 
     Raises: CdcError 22838 naming keys.
@@ -383,7 +388,7 @@ def _same_key(key: Sequence[str], one: str, other: str) -> Column:
 
 
 def _merge(
-    session: SparkSession,
+    session: "SparkSession",
     rows: DataFrame,
     target: Location,
     key: Sequence[str],

@@ -15,6 +15,7 @@ from mergerepl.delta.known_heads import trust_heads
 from mergerepl.delta.log import (
     as_seen,
     commit_text,
+    forget_recent_head,
     head_version,
     is_another_commit,
     is_as_seen,

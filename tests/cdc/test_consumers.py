@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc, failpoints
+from mergerepl.cdc import merge_few
 from mergerepl.cli.main import main
 from mergerepl.failpoints import FailpointError
 from mergerepl.logreader import scan
@@ -135,6 +137,21 @@ def test_commits_without_changes_pass_and_foreign_changes_of_other_rows_stay(
     delete(load.target, "note = 'theirs' and id = 2")
     assert load.apply().upserted == 1
     assert rows_at(load.target) == {**rows_at(load.orders), 7: ("theirs", 7)}
+
+
+@pytest.mark.slow
+def test_a_commit_that_another_writer_won_is_made_again_beside_its_rows(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def beaten(*_: object, **__: object) -> None:
+        add(load.target, {7: ("theirs", 7)})
+        raise CommitFailedError("another writer was first")
+
+    monkeypatch.setattr(merge_few, "merge_by_delta_rs", beaten)
+    add(load.orders, {8: ("ours", 8)})
+    assert load.captured().upserted == 1
+    assert rows_at(load.target) == {**rows_at(load.orders), 7: ("theirs", 7)}
+    assert load.apply().foreign_commits == 0
 
 
 @pytest.mark.slow

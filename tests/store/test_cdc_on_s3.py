@@ -3,6 +3,8 @@
 import os
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -135,7 +137,7 @@ def captured(bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Capt
     return Captured(Location.of(f"s3://{bucket}/hq"), proxy).enable()
 
 
-def test_few_changes_in_a_bucket_are_captured_without_java_and_cleanup_leaves_what_is_no_earlier_plan(
+def test_few_changes_in_a_bucket_are_captured_and_shown_without_java_and_cleanup_leaves_what_is_no_earlier_plan(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(**_: object) -> None:
@@ -157,6 +159,15 @@ def test_few_changes_in_a_bucket_are_captured_without_java_and_cleanup_leaves_wh
         {"__$operation": 3, "id": 1, "note": "b"},
         {"__$operation": 4, "id": 1, "note": "c"},
     ]
+    # In a process of its own: delta-rs queries a table without letting the threads of the proxy work.
+    script = (
+        "import pyspark\nfrom mergerepl import cdc\nfrom mergerepl.cdc.shown_changes import shown_changes\n"
+        f"source = cdc.Database({str(root)!r}).instance('orders')\n"
+        "(row,) = shown_changes(source, None, None, 'all', net=True, limit=9).rows\n"
+        "assert (row['__$operation'], row['id'], row['note']) == (4, '1', 'c')\n"
+        "assert pyspark.SparkContext._gateway is None\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
     plans = root.join("_logreader", "plans")
     for name in ("0-earlier.json", "999999-later.json", "notes.txt"):

@@ -1,7 +1,10 @@
-"""What `cdc changes` shows of few changes, read in process, is what Spark shows."""
+"""Few changes are shown, and loaded into a table, in process: as Spark shows and loads them."""
 
+import logging
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
+from mergerepl.cdc import merge_few
 from mergerepl.cdc.shown_changes import ShownChanges, first_rows, shown_changes
 from mergerepl.delta import engine_choice
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.frames import in_process
+from tests.cdc.databases import rows_at
 from tests.drawn_tables import TYPES
 
 pytestmark = pytest.mark.spark
@@ -131,7 +136,7 @@ def test_keys_whose_changes_do_not_determine_their_rows_are_left_to_spark(replic
 def test_drawn_changes_shown_in_process_are_those_of_spark(
     spark: SparkSession, replica_dir: Path, engines: list[str]
 ) -> None:
-    for seed in range(8):
+    for seed in range(5):
         root = replica_dir / str(seed)
         root.mkdir()
         draw = random.Random(seed)
@@ -139,10 +144,43 @@ def test_drawn_changes_shown_in_process_are_those_of_spark(
         for _ in range(3):
             shop.change(draw.randint(1, 3))
             cdc.Database(root).capture()
-        low = cdc.Database(root).instance("orders").min_lsn()
         for table, net in (("orders", False), ("orders", True), ("lines", False)):
             for row_filter in FILTERS[net]:
                 shown = both(root, table, engines, row_filter=row_filter, net=net)
                 lsns = sorted({row["__$start_lsn"] for row in shown.rows})
-                window = {"from_": draw.choice([low, *lsns[:1]]), "to": draw.choice([None, *lsns])}
+                window = {"from_": draw.choice([None, *lsns[:1]]), "to": draw.choice([None, *lsns])}
                 both(root, table, engines, row_filter=row_filter, net=net, limit=draw.randint(1, 9), **window)
+
+
+FLOATS = ("single", "real")
+
+
+@pytest.mark.slow
+def test_drawn_changes_loaded_in_process_leave_the_table_that_spark_leaves(
+    spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for seed in range(3):
+        draw, root = random.Random(seed), replica_dir / str(seed)
+        root.mkdir()
+        kinds = [*draw.sample(HERE, draw.randint(1, 6)), *draw.sample(FLOATS, draw.randint(0, 2))]
+        shop = Shop(root, seed, kinds)
+        targets = [root / "lake" / name for name in ("here", "there")]
+        loads = [partial(cdc.Database(root).instance("orders").load, each, consumer="c") for each in targets]
+        for load in loads:
+            load()
+        for _ in range(3):
+            shop.change(draw.randint(1, 3))
+            cdc.Database(root).capture()
+            caplog.clear()
+            here = loads[0]()
+            assert "Spark" not in caplog.text
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(engine_choice, "MOST_IN_PROCESS", -1)
+                patch.setattr(merge_few, "holds_inserts", lambda *_: True)
+                there = loads[1]()
+            assert "Spark" in caplog.text
+            assert here.upserted + here.deleted > 0
+            assert replace(here, target="") == replace(there, target="")
+            assert repr(sorted(rows_at(targets[0]).items())) == repr(sorted(rows_at(targets[1]).items()))
+            assert rows_at(targets[0]).keys() == rows_at(root / "orders").keys()
