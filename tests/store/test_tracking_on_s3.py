@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -80,14 +81,18 @@ def intent(begun: counters.Begun) -> counters.Intent:
 class Tracked:
     """A tracked table in a bucket, a consumer of it, and the rows that both have."""
 
-    def __init__(self, root: Location) -> None:
+    def __init__(self, root: Location, *, is_enabled: bool = True) -> None:
         self.root, self.number = root, 0
         table = pa.Table.from_pylist(rows((0, "n0"), (1, "old"), (100, "new 0")), schema=ORDERS)
         write_deltalake(str(root / "orders"), table, storage_options=storage_options(root))
         self.tracking = mergerepl.ChangeTracking(str(root), lock_wait_s=0.5)
+        self.seen = {0: "n0", 1: "old", 100: "new 0"}
+        if is_enabled:
+            self.enable()
+
+    def enable(self) -> None:
         self.tracking.enable("orders", key="id")
         self.reader = self.tracking.consumer("hq")
-        self.seen = {0: "n0", 1: "old", 100: "new 0"}
 
     def change(self, tx: Transaction) -> dict[int, str]:
         """Update a row, delete one, insert one; returns the rows afterwards."""
@@ -260,3 +265,41 @@ def test_a_transaction_that_dies_at_a_request_is_whole_or_not_there(tracked: Tra
             assert "decided" in told, where
     assert 2 * deaths > DRAWN
     assert files_in(tracked.root.join("_tracking", "plans")) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_an_adoption_that_dies_at_a_request_is_made_up_for(tracked: Tracked, served: Served) -> None:
+    def foreign() -> dict[int, str]:
+        tracked.number += 1
+        note = f"foreign {tracked.number}"
+        tracked.opened().update(updates={"note": f"'{note}'"}, predicate="id = 1")
+        return {**tracked.seen, 1: note}
+
+    after, deaths = foreign(), 0
+    for number, is_stored in served.drawn_points(tracked.tracking.adopt, DRAWN // 2):
+        tracked.tracking.adopt()
+        tracked.check(after)
+        after = foreign()
+        deaths += served.died(tracked.tracking.adopt, number, is_stored=is_stored)
+    tracked.tracking.adopt()
+    tracked.check(after)
+    # Each commit is one transaction.
+    assert tracked.tracking.count_transactions() == tracked.number
+    assert 4 * deaths > DRAWN
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_an_enabling_that_dies_at_a_request_is_made_up_for(tracked: Tracked, served: Served) -> None:
+    places = (tracked.root.with_name(f"branch{n}") for n in count())
+    first = Tracked(next(places), is_enabled=False)
+    deaths = 0
+    for number, is_stored in served.drawn_points(first.enable, DRAWN // 2):
+        here = Tracked(next(places), is_enabled=False)
+        deaths += served.died(here.enable, number, is_stored=is_stored)
+        here.enable()
+        with here.tracking.transaction() as tx:
+            after = here.change(tx)
+        here.check(after)
+    assert 4 * deaths > DRAWN
