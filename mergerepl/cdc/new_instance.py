@@ -10,7 +10,7 @@ from mergerepl import roots
 from mergerepl.cdc.change_rows import MAX_COLUMNS
 from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError
 from mergerepl.cdc.tables import NAME, CdcTables
-from mergerepl.delta.contract.problems import Code, TableContract
+from mergerepl.delta.contract.problems import OF_STORES, Code, TableContract
 from mergerepl.delta.contract.rules import NULL, bad_keys_of
 from mergerepl.delta.tables import TableState, is_delta_table, open_table
 from mergerepl.logreader.log_reader import LogReader, key_of
@@ -80,6 +80,8 @@ def checked(found: CdcTables, stated: TableCapture, ending: Collection[str] = ()
     if not is_delta_table(folder):
         raise CdcUsageError.no_such_source(path, f"'{folder}' is no Delta table")
     table = open_table(folder)
+    if problem := TableContract(table).explain(OF_STORES):
+        raise CdcUsageError.unfenceable(path, *problem)
     schema, _, table_name = path.rpartition("/")
     stored = found.instances() if found.is_enabled else []
     instances = [each for each in stored if each.capture_instance not in ending]

@@ -78,6 +78,11 @@ class CdcUsageError(CdcError):
         )
 
     @classmethod
+    def unfenceable(cls, source: str, why: str, remedy: str) -> Self:
+        """22974: an agent that takes the root over could not commit to the table."""
+        return cls(22974, f"Table '{source}' cannot be captured: {why}. {NOTHING} {remedy}", source=source)
+
+    @classmethod
     def bad_instance_name(cls, number: int, name: str, why: str) -> Self:
         """22926, 22927, 22932: the name of an instance is taken, too long, or no identifier."""
         return cls(

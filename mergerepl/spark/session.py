@@ -71,7 +71,7 @@ def session(
     """
     options = options_in_use()
     if (given := GIVEN.get()) is not None:
-        return _users(given, options)
+        return _users(given)
     with _lock:
         _forget_parents()
         if _embedded is not None:
@@ -86,7 +86,7 @@ def session(
             # The JVM was killed, a caller stopped the session, or it lacks the JARs for stores: restart it.
             stop()
         if (users := users_session()) is not None:
-            return _users(users, options)
+            return _users(users)
         long_running = long_running or _many_rows.get()
         started = _start(long_running=long_running, with_stores=with_stores or options is not None, step=step)
         if options is not None:
@@ -106,10 +106,8 @@ def callers_own() -> SparkSession | None:
         return None if _embedded is not None else users_session()
 
 
-def _users(given: SparkSession, options: Mapping[str, str] | None) -> SparkSession:
+def _users(given: SparkSession) -> SparkSession:
     require_ascii_digits(usable(given))
-    if options is not None:
-        stores.require_log_store(given)
     return given
 
 
@@ -145,12 +143,15 @@ def users_session() -> SparkSession | None:
 def usable(given: SparkSession) -> SparkSession:
     """Return a session made elsewhere, checked.
 
-    Raises: EngineError: It is a client of Spark Connect, lacks Delta, or ignores files that it cannot read.
+    Raises: EngineError: It is a client of Spark Connect, lacks Delta, ignores files that it cannot read, or would
+    overwrite commits in a store that this process uses.
     """
     if getattr(given, "_jsparkSession", None) is None:
         raise _connect_refused()
     require_delta(given)
     require_all_files(given)
+    if options_in_use() is not None:
+        stores.require_log_store(given)
     return given
 
 

@@ -221,6 +221,16 @@ def test_what_a_database_in_a_bucket_does_not_do(captured: Captured) -> None:
     for call in refused:
         with pytest.raises(CdcUsageError, match="does not work in a bucket"):
             call()
+    write_deltalake(
+        str(captured.root / "forgetful"),
+        pa.table({"id": pa.array([0], pa.int64())}),
+        configuration={"delta.setTransactionRetentionDuration": "interval 30 days"},
+        storage_options=captured.options,
+    )
+    with pytest.raises(
+        CdcUsageError, match=r"'forgetful' cannot be captured: .* would forget which agent may"
+    ):
+        captured.database.enable("forgetful")
     # An agent that was displaced left it: nobody can carry it out.
     plans = captured.root.join("_logreader", "plans")
     left = plans / "0-of-an-agent-that-was-displaced.json"

@@ -183,6 +183,9 @@ def test_a_users_session_that_would_overwrite_commits_is_refused(
     try:
         with pytest.raises(EngineError, match=f"{conf}={value}"):
             stores.require_log_store(spark)
+        # As a database, a log reader or a distributor is given it.
+        with pytest.raises(EngineError, match=f"{conf}={value}"):
+            engine.usable(spark)
     finally:
         confs.unset(conf) if before is None else confs.set(conf, before)
 
