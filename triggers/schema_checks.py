@@ -133,9 +133,7 @@ def check_merged_columns(at: ArticleTable, window: "FeedWindow") -> None:
 def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> SchemaMismatchError:
     """Return the error about a change of columns that is not followed."""
     where = f"version {commit.version}, {commit.operation}" if commit is not None else "an earlier version"
-    travels = "This schema change does not travel."
-    if problem.endswith((ADDED, STATED)):
-        travels = "It travels with the next `mergerepl sync`."
+    travels = "This schema change does not travel. "
     undo = (
         "Undo it: ADD, RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all later "
         "changes of the table, too."
@@ -151,8 +149,10 @@ def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> 
         undo = (
             "Give the column its type again, by ALTER TABLE … ALTER COLUMN … TYPE, then run `mergerepl sync`."
         )
+    if at.is_publisher and problem.endswith((ADDED, STATED)):
+        travels, undo = "", "It travels with the next `mergerepl sync`."
     return SchemaMismatchError(
-        f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). {travels} Nothing was changed. {undo}",
+        f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). {travels}Nothing was changed. {undo}",
         replica=str(at.root),
         article=at.article.name,
     )

@@ -182,6 +182,10 @@ def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
             copies = [row for replica in replicas for row in replica.articles if row.artid == known.artid]
             change, detail = find_changes(copies, article_settings(articles[known.name]))
             if change:
+                if change.get("compensate_for_errors"):
+                    detail += (
+                        "; changes of subscribers that wait, refused here, are undone by their next session"
+                    )
                 where = {"artid": known.artid}
                 run = partial(carry_out.change_everywhere, roots, catalog.ARTICLES, change, where)
                 yield Step("change", known.name, detail, run)

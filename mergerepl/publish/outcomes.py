@@ -10,6 +10,7 @@ from mergerepl.publish.stated import Stated, ended_upload_only, is_removed
 from mergerepl.publish.stored import Stored, SubscriberState, describe_unsent
 
 FOLLOWED, DIFF, STOPS, NEW, ENDS = "followed", "diff", "stops", "new", "ends"
+ELSEWHERE = "it moves to another partition with its next session, after its changes went up"
 
 
 def planned_subscriptions(stated: Stated, stored: Stored, agent: Agent) -> Iterator[PlannedSubscription]:
@@ -31,6 +32,8 @@ def planned_subscriptions(stated: Stated, stored: Stored, agent: Agent) -> Itera
         moved = () if moves is None or each.row is None else moves.get(each.row.partition_id, ())
         if outcome == FOLLOWED and each.is_active and (moves is None or moved):
             why = "; ".join([*([why] if why else []), *_moved_rows(moved)])
+        if outcome == FOLLOWED and _is_elsewhere(each, stated):
+            why = "; ".join([*([why] if why else []), ELSEWHERE])
         if each.is_active and (reason := _stops_at(each, stated, stored, agent)) is not None:
             outcome, why = STOPS, reason
         unsent = ""
@@ -66,6 +69,12 @@ def _moved_rows(moves: tuple[PlannedMoves, ...]) -> Iterator[str]:
         yield "rows enter and leave, which only Spark can count"
     for each in moves:
         yield f"{each.article} gains {counted(each.enter, 'row')}, loses {each.leave:,}"
+
+
+def _is_elsewhere(each: SubscriberState, stated: Stated) -> bool:
+    """Return True if the file gives a subscriber another value of a function that filters use."""
+    names = [function.lower() for function in stated.filters.functions]
+    return any(getattr(each.row, name) != getattr(each.subscription, name) for name in names)
 
 
 def _stops_at(each: SubscriberState, stated: Stated, stored: Stored, agent: Agent) -> str | None:

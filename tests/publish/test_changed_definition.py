@@ -259,6 +259,10 @@ def test_a_dry_run_names_the_outcome_for_each_subscription() -> None:
     assert {each.outcome for each in planned_subscriptions(prepare(before, stored), stored, Agent())} == {
         "followed"
     }
+    stored = Replicas(filtered()).stored(filtered(to="3"))
+    moved = [*planned_subscriptions(prepare(filtered(to="3"), stored), stored, Agent())]
+    says = "it moves to another partition with its next session, after its changes went up"
+    assert [(each.outcome, each.why) for each in moved] == [("followed", says), ("followed", "")]
 
 
 @pytest.mark.parametrize(

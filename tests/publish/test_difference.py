@@ -87,6 +87,10 @@ CHANGES: dict[str, tuple[Callable[[Publication], Publication], list[str]]] = {
     "how an article is resolved": (
         lambda p: replace(p, articles=(replace(p.articles[0], resolution=Resolution.COLUMNS),)),
         ["change orders: resolution row → columns", NOTED]),
+    "what a table refuses is undone": (
+        lambda p: replace(p, articles=(replace(p.articles[0], compensates=True),)),
+        ["change orders: compensate_for_errors 0 → 1; changes of subscribers that wait, refused here, are undone by "
+         "their next session", NOTED]),
     "what a subscription states": (
         lambda p: replace(p, subscriptions=(subscribed(priority=10.0, host_name="N"),)),
         ["change /north: priority 75.0 → 10.0, host_name None → N", NOTED]),

@@ -81,6 +81,20 @@ def test_not_null_is_refused_and_a_gap_once_undone(orders: Path) -> None:
     assert window(orders).gap == "its columns were changed in between"
 
 
+def test_a_column_that_is_added_while_a_session_runs_travels_from_the_publisher_only(orders: Path) -> None:
+    def added(body: dict[str, Any]) -> None:
+        body["fields"].append({"name": "note", "type": "string", "nullable": False, "metadata": {}})
+
+    hq = orders.parents[1] / "hq" / "orders"
+    for table, says in {hq: "", orders: "This schema change does not travel. "}.items():
+        alter(table, added)
+        then = "Undo it: ADD" if says else "It travels with the next `mergerepl sync`.$"
+        with pytest.raises(
+            SchemaMismatchError, match=rf"'note' was added \(.*\)\. {says}Nothing was changed\. {then}"
+        ):
+            window(table)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [(computed, r"became generated as \(id \* 2\)"), (counted, "became an identity column")],
