@@ -264,8 +264,14 @@ class NamedRedoLog(_RedoLogInStore[P]):
 
         Raises: StoreError if it is missing or damaged, or has another format.
         """
-        name = self._counting()
-        return None if name is None else self._counted(self._object(name), name.partition("-")[2])
+        while (name := self._counting()) is not None:
+            try:
+                return self._counted(self._object(name), name.partition("-")[2])
+            except StoreError:
+                # Its holder may have finished it since the register was read here.
+                if self._counting() == name:
+                    raise
+        return None
 
     def finish(self) -> None:
         """Forget the plan, then remove its object.

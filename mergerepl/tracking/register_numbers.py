@@ -13,6 +13,8 @@ from mergerepl.errors import LeaseError, StoreError
 from mergerepl.store.location import Location
 from mergerepl.store.register import ROOT_LOCK, held_register, register_of, state_of
 from mergerepl.store.rehearsal import before_write
+from mergerepl.store.storage import is_folder
+from mergerepl.systables.tracking import FOLDER
 from mergerepl.tracking.errors import TrackingError
 
 log = logging.getLogger(__name__)
@@ -26,8 +28,10 @@ def are_there(root: Location) -> bool:
 
 
 def counters_of(root: Location) -> Mapping[str, Any]:
-    """Return the counters of a root. Raises: TrackingError if no table was ever tracked there."""
+    """Return the counters of a root. Raises: TrackingError if no table was ever tracked there, or they are gone."""
     numbers = state_of(root).numbers
+    if numbers is None and is_folder(root / FOLDER):
+        raise TrackingError.counters(root / ROOT_LOCK, "it has no numbers of the tracked tables")
     if numbers is None:
         raise TrackingError.no_database(root)
     counters: Mapping[str, Any] = numbers[_COUNTERS]

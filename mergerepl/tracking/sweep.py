@@ -24,8 +24,9 @@ def has_work(root: Location) -> bool:
         return False
     if not is_local(root):
         # An open transaction holds the root: nobody waits for it. One that is decided is about to end.
-        state = state_of(root)
+        # The counters first: what begins in between is held, or has ended.
         found = counters.read_counters(root)
+        state = state_of(root)
         return state.intent is not None or (state.holder is None and found.last_csn < found.last_bsn)
     return any(
         counters.is_aborted(folder) or counters.is_dead(folder)

@@ -111,7 +111,9 @@ def check(session: Session, stated: TableTracking) -> TableState:
     """Return the facts of a table that can be tracked; its keys and stamps are read. Raises: TrackingError."""
     root = session.database.root
     facts = check_table(session.database, stated)
-    last_bsn = counters.read_counters(root).last_bsn if counters.is_database(root) else 0
+    # Where the system tables are without the numbers, reading these says what is lost.
+    has_numbers = counters.is_database(root) or session.database.is_there
+    last_bsn = counters.read_counters(root).last_bsn if has_numbers else 0
     _check_rows(session.spark, stated, facts, last_bsn)
     return facts
 

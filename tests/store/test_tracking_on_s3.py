@@ -28,6 +28,7 @@ from mergerepl.tracking.database import Database, Session
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
 from mergerepl.tracking.sweep import has_work, is_unfinished
 from mergerepl.tracking.transactions import Transaction
+from tests.store.proxy import Fault, Proxy
 from tests.store.served import Served
 from tests.tracking.databases import ORDERS, held, notes_of, rows
 
@@ -71,6 +72,43 @@ def test_numbers_and_decisions_are_those_of_the_registers_holder(
     assert (counters.read_counters(root).last_bsn, counters.read_counters(root).last_csn) == (4, 3)
     assert (counters.lowest_open_bsn(root), has_work(root)) == (4, True)
     assert counters.transaction_folders(root) == [second.folder]
+
+
+def test_a_reader_meets_a_transaction_that_ends(
+    bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Location.of(f"s3://{bucket}/branch")
+    with lease(root, purpose="enable"):
+        counters.create_database(root)
+    begun = Session(Database(root)).begin()
+    counters.decide(begun.folder, intent(begun))
+    register = registers._held[root / registers.ROOT_LOCK]
+
+    def end() -> None:
+        register.name_plan("intent", None)
+        for plan in files_in(root.join("_tracking", "plans")):
+            storage(plan).delete(plan)
+
+    with (
+        another_agent(monkeypatch),
+        proxy.breaking(Fault(before=end), lambda each: each.method == "GET" and "/plans/" in each.key),
+    ):
+        assert counters.lowest_open_bsn(root) == 1
+    begun.let_go()
+
+
+def test_numbers_that_are_gone_are_not_given_again(bucket: str) -> None:
+    root = Location.of(f"s3://{bucket}/branch")
+    table = pa.Table.from_pylist(rows((1, "old")), schema=ORDERS)
+    write_deltalake(str(root / "orders"), table, storage_options=storage_options(root))
+    tracking = mergerepl.ChangeTracking(str(root))
+    with lease(root, purpose="enable"):
+        counters.create_database(root)
+        tracking.session.database.create()
+    storage(root).delete(root / registers.ROOT_LOCK)
+    for call in (tracking.status, lambda: tracking.enable("orders", key="id")):
+        with pytest.raises(TrackingError, match="No number may be given twice"):
+            call()
 
 
 def intent(begun: counters.Begun) -> counters.Intent:
