@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.properties.log_reader_model import Model as LogReader
-from tests.properties.log_reader_model import fence_of
+from tests.properties.register_models import Histories, fence_of
 
 
 @dataclass(frozen=True)
@@ -82,11 +81,15 @@ def rows_of(log: tuple, kind: str) -> list[tuple]:
 Steps = Iterator[tuple[str, State]]
 
 
-class Model:
+class Model(Histories):
     def __init__(self, design: Design) -> None:
         self.d = design
 
     def steps(self, st: State) -> Steps:
+        for label, after in self.requests(st):
+            yield label, after._replace(promised=max(st.promised, self.bound(after)))
+
+    def requests(self, st: State) -> Steps:
         for i, a in enumerate(st.agents):
             if a.pc in ("end", "dead", "stuck"):
                 continue
@@ -97,8 +100,6 @@ class Model:
             yield f"landed {op[0]}", self.land(st._replace(flying=st.flying[:n] + st.flying[n + 1 :]), op)
         if st.foreign:
             yield "foreign", st._replace(A=(*st.A, ("x",)), foreign=st.foreign - 1)
-
-    go = staticmethod(LogReader.go)
 
     @staticmethod
     def land(st: State, op: tuple) -> State:
@@ -271,7 +272,10 @@ class Model:
             return st.reg.open[0]
         return (st.reg.bsn if self.d.numbers else st.bsn) + 1
 
-    def wrong(self, before: State, st: State) -> str | None:
+    def wrong(self, _st: State) -> str | None:
+        return None
+
+    def wrong_since(self, before: State, st: State) -> str | None:
         if any(a.pc == "stuck" for a in st.agents):
             return "T2: the rows of an intent are gone"
         shown, written = rows_of(st.G, "g"), rows_of(st.A, "w")
@@ -301,30 +305,12 @@ class Model:
             if st.agents[me].pc == "end":
                 break
             after = next(iter(self.agent(st, me, st.agents[me])))[1]
-            if (found := self.wrong(st, after)) is not None:
+            if (found := self.wrong_since(st, after)) is not None:
                 return found
             st = after
         if st.agents[me].told != "done" or len(rows_of(st.A, "w")) != len(rows_of(st.G, "g")):
             return f"T2: not finished: {st.A}, {st.G}"
         return None
-
-    def exhaust(self, first: State, most: int) -> tuple[int, str | None, list[str]]:
-        came: dict[State, tuple[State, str] | None] = {first: None}
-        todo = [first]
-        while todo and len(came) < most:
-            st = todo.pop()
-            for label, after in self.steps(st):
-                after = after._replace(promised=max(st.promised, self.bound(after)))
-                if after in came:
-                    continue
-                came[after] = (st, label)
-                found = self.wrong(st, after)
-                if found is None and not after.flying and all(a.pc in ("end", "dead") for a in after.agents):
-                    found = self.wrong_at_end(after)
-                if found is not None:
-                    return len(came), found, LogReader.trail(came, after)
-                todo.append(after)
-        return len(came), None, []
 
 
 SCOPES = [{"kills": 1}, {"lost": 1}, {"kills": 1, "foreign": 1}, {"lost": 1, "foreign": 1}]
