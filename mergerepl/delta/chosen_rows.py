@@ -26,6 +26,8 @@ _MOST_FILES = 96
 _MOST_BYTES = 1 << 20
 
 _MOST_KEPT_BYTES = 32 << 20
+_BYTES_BESIDE_ROWS = 16 << 10
+"""What a file of one row costs in memory: Arrow's columns, buffers and schema (measured with twelve columns)."""
 _kept: "dict[tuple[Location, FileFacts], tuple[pa.Table, int]]" = {}
 """The rows of a file and their bytes, by what its folder says of it; those that were used last come last."""
 _kept_lock = Lock()
@@ -138,7 +140,7 @@ def _rows_of_file(at: Location) -> "pa.Table | None":
         found = _without_views(opened.read(use_threads=False))
     found.validate(full=True)
     with _kept_lock:
-        _kept[key] = found, found.nbytes
+        _kept[key] = found, found.nbytes + _BYTES_BESIDE_ROWS
         while sum(size for _, size in _kept.values()) > _MOST_KEPT_BYTES:
             del _kept[next(iter(_kept))]
     return found
