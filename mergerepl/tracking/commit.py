@@ -77,7 +77,8 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
                 done = carry_out(session, begun.folder)
         except Exception as error:
             # The next holder of the folder carries it out: running it again would make its changes twice.
-            raise TrackingError.unfinished(begun.bsn, str(error)) from error
+            is_lost = not begun.is_held(asks=True)
+            raise TrackingError.unfinished(begun.bsn, error, is_lost=is_lost) from error
         ours = done.transactions[0]
         return TransactionResult(ours.bsn, ours.csn, ours.changes, done.overwritten)
 
@@ -103,7 +104,7 @@ def _decide(database: Database, begun: Begun, intent: Intent) -> None:
         is_named = redo_log(begun.folder).is_named(intent)
         if not is_named and not database.control.rows(COMMITS, where=f"bsn = {begun.bsn}"):
             raise TransactionConflictError.was_taken_over(begun.bsn) from error
-        raise TrackingError.unfinished(begun.bsn, str(error)) from error
+        raise TrackingError.unfinished(begun.bsn, error, is_lost=True) from error
     except (StoreError, OSError) as error:
         raise TrackingError.in_doubt(begun.bsn, str(error)) from error
     raise failure

@@ -71,8 +71,10 @@ class TrackingError(MergeReplError):
         return cls(f"Transaction {bsn} cannot be aborted: {why}. Nothing was changed.", bsn=bsn)
 
     @classmethod
-    def unfinished(cls, bsn: int, why: str) -> Self:
-        """A transaction was decided, and is not carried out yet."""
+    def unfinished(cls, bsn: int, error: Exception, *, is_lost: bool) -> Self:
+        """A transaction was decided, and is not carried out yet; `is_lost`: another agent holds the bucket's root."""
+        # Texts of takeovers say to run again, and rows that another agent has removed are no problem.
+        why = "another agent took its root over, and finishes it." if is_lost else str(error)
         return cls(
             f"Transaction {bsn} was decided and could not be finished: {why} Do not repeat the transaction: its changes "
             "would be made twice. The next command that takes the folder's lock finishes it, as `mergerepl tracking "

@@ -64,8 +64,10 @@ def test_numbers_and_decisions_are_those_of_the_registers_holder(
         assert (counters.has_intent(second.folder), is_unfinished(root)) == (True, True)
         assert not counters.mark_aborted(second.folder)
         second.let_go()
-    with pytest.raises(LeaseError, match="was taken over"):
+    with pytest.raises(LeaseError, match="was taken over") as taken:
         counters.decide(first.folder, intent(first))
+    assert not first.is_held(asks=True)
+    assert "Run again" not in str(TrackingError.unfinished(first.bsn, taken.value, is_lost=True))
     assert not first.is_held()
     assert counters.mark_aborted(first.folder)
     first.let_go()
