@@ -34,7 +34,9 @@ def shown_changes(
     Raises: As `Instance.changes` and `net_changes`.
     """
     first, last = source.ends(from_, to)
-    read = partial(source.net_changes if net else source.changes, first, last, row_filter)
+    # A time without a transaction stays a time, which is refused: nothing in its place would be all changes.
+    ends = (from_ if first is None else first, to if last is None else last)
+    read = partial(source.net_changes if net else source.changes, *ends, row_filter)
     choice = EngineChoice(uses_arrow=True, in_process=True)
     try:
         with choice.rules():

@@ -343,8 +343,8 @@ def check_range(
 
 
 RANGE_ERRORS = {
-    "null": "from_lsn or to_lsn is missing. Take the first from `Instance.min_lsn`, `Database.lsn_at`, or `Lsn.next` "
-    "of the last window's end, the other from `Database.max_lsn`",
+    "null": "from_lsn or to_lsn is missing, or no transaction lies on that side of a time. Take the first from "
+    "`Instance.min_lsn`, `Database.lsn_at`, or `Lsn.next` of the last window's end, the other from `Database.max_lsn`",
     "reversed": "its end lies before its beginning. A window after the last one that begins above the highest LSN is "
     "empty: nothing is new yet",
     "below_low": "change rows below the low end were cleaned up, or the instance began later. Take "

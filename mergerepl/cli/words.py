@@ -152,12 +152,10 @@ def unknown_command(group: Group, ctx: click.Context, words: Sequence[str]) -> c
     root = ctx.find_root()
     assert isinstance(root.command, Group)
     of_all = root.command.get_command(root, name)
-    # The tasks of all products are commands of the first level.
-    here = (
-        {f"{path[0]} {name}": f"{name} {of_all.takes}".strip()}
-        if isinstance(of_all, Command) and path
-        else {}
-    )
+    # The tasks of all products are commands of the first level. What may be left out is left out: the answer is pasted.
+    here = {}
+    if isinstance(of_all, Command) and path:
+        here = {f"{path[0]} {name}": f"{name} {of_all.takes.partition('[')[0]}".strip()}
     known = here | COMMANDS
     for size in (2, 1):
         old = " ".join((*path, *words[:size]))

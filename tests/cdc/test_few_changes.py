@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,10 @@ def test_changes_shown_in_process_are_those_of_spark(
     net = both(replica_dir, "orders", engines, net=True, row_filter="all with mask", limit=2)
     assert (len(net.rows), net.total > 2) == (2, True)
     assert "0x" in str(net.rows)
+    source = cdc.Database(replica_dir).instance("orders")
+    for ends in ((datetime(2100, 1, 1, tzinfo=UTC), None), (None, datetime(2000, 1, 1, tzinfo=UTC))):
+        with pytest.raises(cdc.LsnRangeError, match="no transaction lies on that side of a time"):
+            shown_changes(source, *ends, "all", net=False, limit=9)
 
 
 @pytest.mark.parametrize(("kind", "why"), [("real", "a text of type double"), ("struct", "column 'struct")])

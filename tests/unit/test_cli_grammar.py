@@ -273,6 +273,7 @@ def test_a_command_that_is_gone_is_answered_with_the_new_one(words: str, opts: s
         return
     new = named[-1].split()
     assert any(" ".join(new[:size]) in ALL for size in (1, 2)), shown.stderr
+    assert "[" not in named[-1], "typed as it is shown"
 
 
 @pytest.mark.parametrize(("words", "opts"), [pair for pair in BEFORE if pair[0] in ALL])
