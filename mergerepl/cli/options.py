@@ -74,6 +74,13 @@ def number(text: str) -> int:
     return int(text)
 
 
+def path_here(text: str) -> str:
+    """Return a path of this machine, as it was typed."""
+    if "://" in text:
+        raise ValueError(f"{text!r} is no path of this machine: name a file or a folder here.")
+    return text
+
+
 def names(text: str) -> tuple[str, ...]:
     """Return names with commas between them."""
     found = tuple(part.strip() for part in text.split(","))
@@ -197,7 +204,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--dry-run": _flag("Show what would be done; change nothing."),
     "-y/--yes": _flag("Do not ask before rows are removed or overwritten."),
     "--force": _flag("Overwrite rows that were changed since."),
-    "-o/--output": _stated("Where the result goes; - is standard output.", "PATH"),
+    "-o/--output": _stated("Where the result goes; - is standard output.", "PATH", path_here),
     "--format": _choice("The form of the result.", "csv|json|parquet", default="csv"),
     "--interval": _stated(f"Repeat after this time: {DURATION}.", "TIME", duration),
     "--streams": _whole("Articles that are worked on at a time."),
@@ -220,8 +227,8 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--detach": _flag("Run in the background."),
     "--with-values": _flag("Also write the conflict reports, which have values of rows."),
     "--metrics": _stated("Serve metrics for Prometheus, as at 127.0.0.1:9464.", "HOST:PORT"),
-    "--metrics-file": _stated("Write metrics for Prometheus to this file.", "FILE"),
-    "--dashboard": _stated("Write the page of `mergerepl dashboard` every --interval.", "PAGE"),
+    "--metrics-file": _stated("Write metrics for Prometheus to this file.", "FILE", path_here),
+    "--dashboard": _stated("Write the page of `mergerepl dashboard` every --interval.", "PAGE", path_here),
     "--ddl": _stated("The change of a column, as it follows ALTER TABLE and the name.", "STATEMENT"),
     "--undo": _flag("Take it again."),
     "--no-ask": _flag("Do not ask the subscribers if they can follow."),
@@ -318,7 +325,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         default="exact",
     ),
     "--exclude-context": _stated("Leave out what came from the consumer itself.", "GUID"),
-    "--window": _stated("The window.json that `enumerate` wrote.", "FILE"),
+    "--window": _stated("The window.json that `enumerate` wrote.", "FILE", path_here),
     "--fresh": _stated("Tables that were copied whole.", "TABLES", names),
 }
 """The names of an option -> the terms of its click.Option."""

@@ -104,8 +104,9 @@ def enumerate_changes(
       mergerepl tracking enumerate hq -o ./changes
     """
     folder = None if output is None else Path(output)
-    if folder is not None and folder.exists() and any(folder.iterdir()):
-        raise ConfigurationError(f"'{folder}' is not empty: name a new folder for the window.")
+    is_taken = folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if is_taken or output == "-":
+        raise ConfigurationError(f"'{output}' is no empty folder: name a new one for the window.")
     tables = None if table is None else tuple(each.strip() for each in table.split(","))
     database = _database(run)
     known = [each.name for each in database.consumers()]

@@ -116,8 +116,10 @@ class WindowState:
             if (text := read_text(file)) is not None:
                 return cls.of_json(json.loads(text))
             why = "it does not exist."
-        except (OSError, ValueError, TrackingError) as error:
-            why = str(error)
+        except TrackingError:
+            why = "it states something else."
+        except (OSError, ValueError) as error:
+            why = f"{error}."
         raise ConfigurationError(f"'{file}' is no window: {why} Give the window.json of `enumerate`.")
 
 

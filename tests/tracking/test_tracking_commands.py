@@ -36,7 +36,8 @@ def test_what_commands_refuse(spark: SparkSession, replica_dir: Path, tmp_path: 
     assert (
         run_json("tracking", "enumerate", "hq", *at, "--output", window)["tables"]["orders"]["inserts"] == 0
     )
-    assert "is not empty" in run("tracking", "enumerate", "hq", *at, "--output", window, code=2)
+    for taken in (window, window / "window.json", "-"):
+        assert "no empty folder" in run("tracking", "enumerate", "hq", *at, "--output", taken, code=2)
     acknowledge = ("tracking", "acknowledge")
     file = window / "window.json"
     assert "window of consumer 'hq'" in run(*acknowledge, "hk", *at, "--window", file, code=2)

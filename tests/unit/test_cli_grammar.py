@@ -309,6 +309,12 @@ def test_a_place_where_a_name_should_be_is_answered_with_the_command(
     assert f"`{named}`" in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize("words", ["dashboard -o", "tracking enumerate hq -o", "agent run --metrics-file"])
+def test_results_go_to_this_machine(words: str) -> None:
+    shown = run(*words.split(), "s3://lake/x")
+    assert (shown.exit_code, "no path of this machine" in shown.stderr) == (2, True)
+
+
 def commands_of(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the commands that a text names, with their options."""
     for line in re.findall(r"`mergerepl ([a-z][^`\n]*)`", text):
