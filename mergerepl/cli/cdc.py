@@ -63,7 +63,8 @@ def enable(
     if terms["log_retention"] is None:
         del terms["log_retention"]
     calls = [partial(begin, table, **terms) for table in tables]
-    for call in calls if run.dry_run else ():
+    # A table that is refused is refused before another one begins.
+    for call in calls if run.dry_run or len(calls) > 1 else ():
         rehearsed(True, call)
     would = f"{', '.join(tables)} would be captured."
     found = [run.carry_out(call, would=would).describe().instance for call in calls]

@@ -59,7 +59,7 @@ def run(folder: Path, *words: str) -> Result:
         ("cdc", "disable", "orders", "--name", "nobody", "-f", "hq", "--yes"),
         ("cdc", "relocate", "-f", "hq"),
         ("cdc", "enable", "orders", "-f", "hq"),
-        ("cdc", "enable", "nothing", "-f", "hq"),
+        ("cdc", "enable", "orders", "nothing", "-f", "hq"),
         ("cdc", "jobs", "add", "capture", "-f", "hq"),
         ("tracking", "enable", "nothing", "-f", "hq", "--key", "id"),
         ("tracking", "forget", "c", "-f", "hq", "--yes"),
@@ -80,6 +80,7 @@ def test_a_dry_run_changes_nothing_and_ends_as_the_run(tmp_path: Path, words: tu
     assert rehearsed.exit_code == done.exit_code, (rehearsed.output, done.output)
     if done.exit_code == 2:
         assert rehearsed.stderr == done.stderr
+        assert files_below(tmp_path) == before
 
 
 def test_a_rehearsal_ends_at_the_first_write(tmp_path: Path) -> None:
