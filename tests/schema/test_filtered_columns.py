@@ -130,6 +130,24 @@ def test_filtered_articles_wait_for_each_other_and_the_others_go_on(tmp_path: Pa
     assert {network.rows("hq", name)[1]["a"] for name in TABLES} == {"n1"}
 
 
+def test_an_article_without_filter_whose_changes_are_gone_stops_no_filtered_one(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    for name in TABLES:
+        network.table("north", name).update({"a": "'n1'"}, predicate="id = 1")
+    items = tmp_path / "hq/items"
+    before = set(items.glob("*.parquet"))
+    write_deltalake(str(items), network.table("hq", "items").to_pyarrow_table().slice(2), mode="append")
+    (lost,) = set(items.glob("*.parquet")) - before
+    lost.rename(tmp_path / "lost")
+    (result,) = network.project.sync("north").sessions
+    assert result.refused == ("items",)
+    assert [network.rows("hq", name)[1]["a"] for name in TABLES[:2]] == ["n1", "n1"]
+    (tmp_path / "lost").rename(lost)
+    network.table("hq", "items").delete("id = 3")
+    network.settle()
+    network.check()
+
+
 @pytest.mark.parametrize("point", ["", "schema.after_alter", "schema.before_articles"])
 def test_a_comment_travels_and_a_column_is_adopted_with_row_filters(tmp_path: Path, point: str) -> None:
     network = Network(tmp_path)

@@ -281,14 +281,15 @@ def captured_sides(sides: dict[str, SideState], choice: EngineChoice) -> tuple[d
 def _with_memberships(side: SideState, refused: Refused, choice: EngineChoice) -> SideState:
     """Return a publisher with row filters, with the rows that its captured changes move.
 
-    Raises: the error of an article that cannot be captured: rows of others may follow its rows.
+    Raises: the error of an article that the filters name, and that cannot be captured: rows of others may follow its rows.
     """
     from mergerepl.merge.capture.partitions import Capturing, with_memberships
 
     assert side.filtered is not None
     try:
-        for error in refused.values():
-            raise error
+        for article in side.filtered.articles.values():
+            if article.nickname in refused:
+                raise refused[article.nickname]
         at = Capturing(side.replica, side.genhistory, side.info, choice)
         joined = with_memberships(at, [side.filtered], side.captured)
     except BaseException:
