@@ -51,7 +51,7 @@ def test_late_rounds_are_logged_in_their_order(tmp_path: Path) -> None:
     session = Changeset(folder, manifest(0))
     for number in (1, 2, 10, 11):
         late = session.late_folder(PUBLISHER, number)
-        late.local_path().mkdir(parents=True)
+        Path(late).mkdir(parents=True)
         Changeset(late, manifest(number)).commit()
     log = ConflictLog(session, {}, EngineChoice(uses_arrow=True, spark_of=lambda: None))  # type: ignore[arg-type,return-value]
     assert [each.manifest.round for each in log.late_rounds] == [1, 2, 10, 11]
