@@ -301,7 +301,7 @@ def _merged(
 
 @dataclass(frozen=True)
 class _Batch:
-    """What one run applies: the net changes between two LSNs, in one transaction, after the commit `left`."""
+    """The net changes between two LSNs that one run applies, in one transaction, after the commit `left`."""
 
     database: CdcTables
     instance: ChangeTable

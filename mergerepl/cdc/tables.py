@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mergerepl import roots
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError, ScanInProgressError
-from mergerepl.delta.engine_choice import NO_SESSION
+from mergerepl.delta.engine_choice import embedded_spark
 from mergerepl.delta.sql_text import in_utc, timestamp_literal
 from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import transaction_version
@@ -72,11 +72,11 @@ class CdcTables(ControlDatabase):
     @property
     def spark(self) -> SparkSession:
         """The session to read in; None in process, where nothing uses one. Raises: EngineError if it cannot be used."""
-        if is_in_process():
-            return NO_SESSION
+        if self.given is None or is_in_process():
+            return embedded_spark()
         from mergerepl.spark import session as engine
 
-        return engine.session() if self.given is None else engine.usable(self.given)
+        return engine.usable(self.given)
 
     def in_session(self, session: SparkSession) -> CdcTables:
         """Return the same tables, read in another session."""

@@ -152,7 +152,7 @@ def unknown_command(group: Group, ctx: click.Context, words: Sequence[str]) -> c
     root = ctx.find_root()
     assert isinstance(root.command, Group)
     of_all = root.command.get_command(root, name)
-    # The tasks of all products are commands of the first level. What may be left out is left out: the answer is pasted.
+    # The tasks of all products are commands of the first level. Without optional words, the answer can be pasted.
     here = {}
     if isinstance(of_all, Command) and path:
         here = {f"{path[0]} {name}": f"{name} {of_all.takes.partition('[')[0]}".strip()}

@@ -27,7 +27,7 @@ _MOST_BYTES = 1 << 20
 
 _MOST_KEPT_BYTES = 32 << 20
 _BYTES_BESIDE_ROWS = 16 << 10
-"""What a file of one row costs in memory: Arrow's columns, buffers and schema (measured with twelve columns)."""
+"""The memory that a file of one row takes: Arrow's columns, buffers and schema (measured with twelve columns)."""
 _kept: "dict[tuple[Location, FileFacts], tuple[pa.Table, int]]" = {}
 """The rows of a file and their bytes, by what its folder says of it; those that were used last come last."""
 _kept_lock = Lock()

@@ -90,10 +90,17 @@ def require_texts(rows: "pa.Table | pa.RecordBatch") -> None:
         raise NeedsSparkError(reason_of(error)) from error
 
 
+def too_many(rows: int, values: int) -> TooLargeForArrowError | None:
+    """Return why the rules may not run in this process on these changed rows; None if they may."""
+    if rows <= MOST_IN_PROCESS and values <= MOST_VALUES:
+        return None
+    return TooLargeForArrowError(f"{rows} rows changed, with {values} values")
+
+
 def require_few(rows: int, values: int) -> None:
     """Check that the rules may run in this process on these changed rows. Raises: TooLargeForArrowError."""
-    if rows > MOST_IN_PROCESS or values > MOST_VALUES:
-        raise TooLargeForArrowError(f"{rows} rows changed, with {values} values")
+    if (problem := too_many(rows, values)) is not None:
+        raise problem
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ class ControlPlane:
 
 @dataclass
 class _Known:
-    """What is known of a table: a version, its rows as stored, once asked for as values, and what `as_seen` returned."""
+    """A table as it was read or written: its version, its rows as stored, as values once asked for, and its `as_seen`."""
 
     version: int
     stored: "pa.Table"

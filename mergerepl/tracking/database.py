@@ -369,7 +369,7 @@ class Session:
                     "turns: commit or abort it first.",
                     bsn=bsn,
                 )
-            # What an earlier holder decided is carried out first.
+            # First carry out what an earlier holder decided.
             sweep(self)
             begun = counters.begin(root)
             return replace(begun, held=held.pop_all())

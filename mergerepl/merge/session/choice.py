@@ -10,10 +10,10 @@ from mergerepl.delta.commit_files import MOST_ROWS
 from mergerepl.delta.engine_choice import (
     ARROW_FOR_FEW,
     MOST_IN_PROCESS,
-    MOST_VALUES,
     EngineChoice,
     NeedsSparkError,
     TooLargeForArrowError,
+    too_many,
 )
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.tables import open_table, recent_head
@@ -52,8 +52,8 @@ def _reasons(sides: dict[str, SideState], plan: SessionPlan) -> Iterator[NeedsSp
         counts[window.article.nickname] += window.counted_rows or 0
     width = {window.article.nickname: len(window.article.columns) for window in windows}
     values = sum(count * width.get(nickname, 0) for nickname, count in counts.items())
-    if counts.total() > MOST_IN_PROCESS or values > MOST_VALUES:
-        yield TooLargeForArrowError(f"{counts.total()} rows changed, with {values} values")
+    if (many := too_many(counts.total(), values)) is not None:
+        yield many
     filtered = sides[PUBLISHER].filtered
     if filtered is not None:
         from mergerepl.merge.partitions.join_bounds import equal_columns
