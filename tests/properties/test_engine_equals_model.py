@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.delta import commit_files, small_writer
+from mergerepl.delta import commit_files, engine_choice, small_writer
 from mergerepl.merge.session import choice
 from mergerepl.replica import runs
 from mergerepl.spark import in_memory
@@ -106,8 +106,9 @@ def test_inv_04_every_history_of_two_replicas(
     # They are few to nobody else.
     for room in (commit_files, small_writer):
         monkeypatch.setattr(room, "MOST_ROWS", 10**6)
-    monkeypatch.setattr(choice, "MOST_IN_PROCESS", 10**6)
-    monkeypatch.setattr(choice, "MOST_VALUES", 10**9)
+    for module in (choice, engine_choice):
+        monkeypatch.setattr(module, "MOST_IN_PROCESS", 10**6)
+    monkeypatch.setattr(engine_choice, "MOST_VALUES", 10**9)
     setting = Setting((Subscriber("north", "server", 75.0),), tracking, engines=engines)
     slots = [Slot(replica, number) for number in range(rounds) for replica in ("hub", "north")]
     sync = Session("north")
