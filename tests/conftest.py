@@ -5,13 +5,14 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tests import folder_budgets
-from tests.interpreted import compiled, interpreted
+from tests.interpreted import compiled, interpret, interpreted
 
 # Collecting tests makes millions of objects that stay: looking for garbage in them took half of its time (measured).
 gc.disable()
@@ -29,6 +30,8 @@ settings.load_profile(os.environ.get("MERGEREPL_TEST_PROFILE", "dev"))
 # Folders whose modules take minutes each: begun last, one of them would leave the other worker without work.
 LONGEST = {"properties", "faults", "scenarios"}
 
+IS_LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
+
 # Here many rows are worked on. Queries of all others are interpreted; `--long` compiles all, as users run large sessions.
 COMPILED = ("properties/test_engine_equals_model", "scenarios/test_flights", "scenarios/test_random_edits")
 
@@ -37,6 +40,24 @@ os.environ.setdefault("MERGEREPL_MEMORY", "2g")
 
 # A refusal by Arrow or delta-rs that no check foresees is a bug: a test that provokes one takes this away.
 os.environ.setdefault("MERGEREPL_STRICT_ENGINE", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_rows_are_interpreted() -> Iterator[None]:
+    """Let the worker's session interpret its queries, also where a command starts it or a module asks for none."""
+    from mergerepl.spark import session as engine
+
+    start = engine._start
+
+    def started(**given: Any) -> SparkSession:
+        session = start(**given)
+        interpret(session)
+        return session
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not IS_LONG:
+            patch.setattr(engine, "_start", started)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -67,12 +88,9 @@ def worker_spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def spark(request: pytest.FixtureRequest, worker_spark: SparkSession) -> Iterator[SparkSession]:
     """The worker's session, its queries interpreted where compiling them takes longer than running them."""
-    is_long = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
-    if is_long or f"{request.path.parent.name}/{request.path.name}".startswith(COMPILED):
+    is_of_many = f"{request.path.parent.name}/{request.path.name}".startswith(COMPILED)
+    with (compiled if IS_LONG or is_of_many else interpreted)(worker_spark):
         yield worker_spark
-    else:
-        with interpreted(worker_spark):
-            yield worker_spark
 
 
 @pytest.fixture
@@ -130,7 +148,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if (marker := item.get_closest_marker("on_spark")) and is_rare_on_spark(item, marker.args):
             item.add_marker("slow")
     is_chosen = bool(config.option.markexpr or config.option.keyword)
-    if is_chosen or os.environ.get("MERGEREPL_TEST_PROFILE") == "long":
+    if is_chosen or IS_LONG:
         return
     slow = {item: None for item in items if item.get_closest_marker("slow")}
     items[:] = [item for item in items if item not in slow]

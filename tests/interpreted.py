@@ -15,7 +15,7 @@ def interpreted(spark: SparkSession) -> Iterator[SparkSession]:
     The longer suite compiles them, as users run them.
     """
     was_interpreting = _is_interpreting(spark)
-    _interpret(spark)
+    interpret(spark)
     try:
         yield spark
     finally:
@@ -33,14 +33,15 @@ def compiled(spark: SparkSession) -> Iterator[SparkSession]:
         yield spark
     finally:
         if was_interpreting:
-            _interpret(spark)
+            interpret(spark)
 
 
 def _is_interpreting(spark: SparkSession) -> bool:
     return any(spark.conf.get(name, None) == value for name, value in INTERPRETED.items())
 
 
-def _interpret(spark: SparkSession) -> None:
+def interpret(spark: SparkSession) -> None:
+    """Let a session interpret its queries from now on."""
     for name, value in INTERPRETED.items():
         spark.conf.set(name, value)
 
