@@ -13,7 +13,7 @@ from mergerepl.delta.commits import find_own_commit
 from mergerepl.delta.footers import commit_statistics, footer_problem, null_count, read_footer
 from mergerepl.delta.parquet_files import has_nan
 from mergerepl.delta.reads import plain_files
-from mergerepl.delta.small_writer import feature_problem
+from mergerepl.delta.small_writer import constraint_problem, feature_problem
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import Field, has_not_null_parts, leaf_types
@@ -80,7 +80,7 @@ def _footers(
     is_checked = (
         set(each["metadata"]) - _PLAIN_COLUMN or has_not_null_parts(each["type"]) for each in source.fields
     )
-    if feature_problem(source) is not None or any(is_checked):
+    if feature_problem(source) or constraint_problem(source) or any(is_checked):
         return None
     if [each["name"] for each in source.fields] != [*columns]:
         return None

@@ -118,7 +118,7 @@ def reason_for_spark(
 
 def article_problem(table: TableState, article: PublishedArticle) -> str | None:
     """Return, as a clause, why Arrow may not hold a table's rows as Spark does; None if it may."""
-    if (problem := rows_problem(table)) is not None:
+    if (problem := written_problem(table)) is not None:
         return problem
     for name, type_ in zip(article.columns, article.types, strict=True):
         found = table.field(name)
@@ -128,6 +128,11 @@ def article_problem(table: TableState, article: PublishedArticle) -> str | None:
         if not isinstance(kind := _type(table, name), str) or kind not in KEY_TYPES:
             return f"key column '{name}'"
     return None
+
+
+def written_problem(table: TableState) -> str | None:
+    """Return, as a clause, why delta-rs may not write a table's rows as Spark does; None if it may."""
+    return rows_problem(table) or constraint_problem(table)
 
 
 def rows_problem(table: TableState) -> str | None:
@@ -149,10 +154,15 @@ def rows_problem(table: TableState) -> str | None:
 
 
 def feature_problem(table: TableState) -> str | None:
-    """Return, as a clause, the features or constraints that files alone do not fulfil; None for a table without such."""
+    """Return, as a clause, the features under which a table's rows may not be those of its files; None without such."""
     others = table.features - _FEATURES
     if others or (not table.features and table.writer_version > _OLDER_PROTOCOL):
         return f"table features {', '.join(sorted(others)) or table.writer_version}"
+    return None
+
+
+def constraint_problem(table: TableState) -> str | None:
+    """Return, as a clause, the rules of a table that only Spark checks when it writes; None for a table without such."""
     if any(name.startswith(CONSTRAINT_PREFIX) for name in table.properties):
         return "CHECK constraints"
     return None

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
 from mergerepl.delta import appended
+from mergerepl.delta.engine_choice import NeedsSparkError, require_few
 from mergerepl.delta.small_writer import ACTION, SmallRows, reason_for_spark
 from mergerepl.delta.sql_text import quoted, timestamp_literal
 from mergerepl.delta.tables import (
@@ -33,6 +33,7 @@ from mergerepl.delta.tables import (
 )
 from mergerepl.delta.types import ddl_of
 from mergerepl.failpoints import failpoint
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.tracking import CommittedTransaction, TrackedTable
 from mergerepl.model.tracking_options import TrackingKeyType, TrackingOptions
@@ -72,7 +73,7 @@ from mergerepl.tracking.database import (
     unpacked,
     unpacked_column,
 )
-from mergerepl.tracking.row_keys import packed_key
+from mergerepl.tracking.row_keys import GUID, packed_key
 from mergerepl.tracking.staged_rows import (
     CHANGE_CONTEXT,
     DELETE_CONTEXT,
@@ -83,16 +84,21 @@ from mergerepl.tracking.staged_rows import (
     REBORN,
     STATE,
     WAS_INSERT,
+    count_rows,
     key_names,
     leaves_tombstone,
+    read_staged,
     same_key,
     staged_columns,
 )
 
-_COMMITS_PER_COMPACTION = 100
-"""Each commit adds a file to the history; after this number of commits they are compacted."""
+_COMMITS_PER_COMPACTION = 64
+"""Each commit adds a file to the history; after this number of commits they are compacted: Arrow reads up to 96."""
 _LARGE_BYTES = 16 * 1024 * 1024
 _ROWS_READ_TOGETHER = 1024
+
+_PACKED_HERE = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", GUID})
+"""The types of keys that few transactions' rows have: `small_writer.KEY_TYPES` as `row_keys` names them."""
 
 
 def carry_out(session: Session, folder: Location) -> Intent:
@@ -168,12 +174,15 @@ def _note_replaced(database: Database, intent: Intent, versions: Mapping[str, in
 
 
 def _append_sequence(database: Database, intent: Intent) -> None:
+    late = [each for each in intent.transactions if each.bsn != each.csn and any(each.changes.values())]
+    if not late:
+        return
     written = f"{quoted(COMMIT_TIME)} = {timestamp_literal(intent.time)}"
     stored = {unpacked(row.bsn) for row in database.control.rows(COMMIT_SEQUENCE, where=written)}
     rows = [
         OutOfSequence(packed(each.bsn), packed(each.csn), intent.time)
-        for each in intent.transactions
-        if each.bsn != each.csn and any(each.changes.values()) and each.bsn not in stored
+        for each in late
+        if each.bsn not in stored
     ]
     database.control.append(COMMIT_SEQUENCE, rows)
 
@@ -292,7 +301,7 @@ def _stamp(rows: DataFrame, table: TrackedTable, path: Location) -> None:
 
 def _staged(spark: SparkSession, folder: Location, write: Write) -> DataFrame:
     """Return the staged rows, without keys that were inserted and deleted within the transaction."""
-    rows = spark.read.schema(StructType.fromJson(write.schema)).parquet((folder / write.folder).spark_uri)
+    rows = read_staged(spark, folder / write.folder, StructType.fromJson(write.schema))
     if write.adopts:
         # A row that a commit of ours wrote last has its stamps.
         return rows.where(F.col(foreign.IS_THERE) & ~F.col(foreign.LAST_IS_OWN))
@@ -301,28 +310,51 @@ def _staged(spark: SparkSession, folder: Location, write: Write) -> DataFrame:
 
 def _append_tombstones(session: Session, folder: Location, intent: Intent) -> None:
     """Append the tombstones of all writes, in one commit."""
-    frames = []
     known = tracked_tables(session.database)
-    for write in intent.writes:
-        tombstones = _tombstones(session, folder, intent, write) if write.table in known else None
-        if tombstones is not None:
-            frames.append(tombstones)
-    if not frames:
+    tables = [
+        (write, known[write.table])
+        for write in intent.writes
+        if write.table in known and _may_leave_tombstones(write)
+    ]
+    if not tables:
         return
-    rows = appended.union_all(frames)
-    rows = _with_insert_csn(session, intent, rows)
-    appended.append(rows, session.database.deleted_rows, session.database.transaction(intent.last_csn, ()))
+
+    def require() -> None:
+        for write, table in tables:
+            if write.adopts:
+                raise NeedsSparkError("foreign commits are adopted", session.database.path(table.name))
+            if others := {*table.key_types} - _PACKED_HERE:
+                raise NeedsSparkError(
+                    f"a key of type {', '.join(sorted(others))}", session.database.path(table.name)
+                )
+        staged = [(count_rows(folder / write.folder), write) for write, _ in tables]
+        require_few(
+            sum(rows for rows, _ in staged), sum(rows * len(w.schema["fields"]) for rows, w in staged)
+        )
+
+    def append_all() -> None:
+        frames = [_tombstones(session, folder, intent, write, table) for write, table in tables]
+        rows = _with_insert_csn(session, intent, appended.union_all(frames))
+        transaction = session.database.transaction(intent.last_csn, ())
+        appended.append(rows, session.database.deleted_rows, transaction)
+
+    session.few_in_process(require, append_all)
 
 
-def _tombstones(session: Session, folder: Location, intent: Intent, write: Write) -> DataFrame | None:
-    table = tracked_table(session.database, write.table)
+def _may_leave_tombstones(write: Write) -> bool:
+    is_tracked = TrackingOptions.DELETE in TrackingOptions(write.options)
+    return write.adopts or (is_tracked and bool(write.counts.deletes or write.counts.reborn))
+
+
+def _tombstones(
+    session: Session, folder: Location, intent: Intent, write: Write, table: TrackedTable
+) -> DataFrame:
     if write.adopts:
         return _adopted_tombstones(session, folder, write, table)
     leaves = leaves_tombstone(
         TrackingOptions(write.options), existed=F.col(EXISTED), present=F.col(PRESENT), reborn=F.col(REBORN)
     )
-    if leaves is None or not (write.counts.deletes or write.counts.reborn):
-        return None
+    assert leaves is not None
     bsn = next(each.bsn for each in intent.transactions if each.csn == write.csn)
     return (
         _staged(session.spark, folder, write)
@@ -340,8 +372,7 @@ def _tombstones(session: Session, folder: Location, intent: Intent, write: Write
 
 
 def _adopted_tombstones(session: Session, folder: Location, write: Write, table: TrackedTable) -> DataFrame:
-    schema = StructType.fromJson(write.schema)
-    rows = session.spark.read.schema(schema).parquet((folder / write.folder).spark_uri)
+    rows = read_staged(session.spark, folder / write.folder, StructType.fromJson(write.schema))
     each = rows.select(*key_names(table), F.explode(foreign.TOMBSTONES).alias("left"))
     return each.select(
         F.lit(table.name).alias(TABLE_NAME),
@@ -358,10 +389,11 @@ def _with_insert_csn(session: Session, intent: Intent, tombstones: DataFrame) ->
     """Add the CSN of a tombstone's insert BSN: from the intent, the commit sequence, or else the BSN itself."""
     bsn = unpacked_column(F.col(INSERT_BSN))
     pairs = [pair for each in intent.transactions if (pair := (each.bsn, each.csn))[0] != pair[1]]
-    known = [F.create_map(*(F.lit(number) for pair in pairs for number in pair))[bsn]] if pairs else []
+    numbers = (F.lit(number).cast("bigint") for pair in pairs for number in pair)
+    known = [F.try_element_at(F.create_map(*numbers), bsn)] if pairs else []
     path = session.database.control.path(COMMIT_SEQUENCE.name)
     if appended.file_count(path):
-        sequence = appended.read(session.spark, path).select(TX_BSN, TX_CSN)
+        sequence = appended.read(session.spark, path, columns=(TX_BSN, TX_CSN)).select(TX_BSN, TX_CSN)
         is_its = F.col(INSERT_BSN) == F.col(TX_BSN)
         tombstones = tombstones.join(F.broadcast(sequence), on=is_its, how="left")
         known.append(unpacked_column(F.col(TX_CSN)))

@@ -196,7 +196,7 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     # A writer that rewrites files writes unchanged rows again: they are not conflicts.
     is_change = F.col(foreign.BEFORE).isNull() | F.col(foreign.AFTER).isNull() | F.col(foreign.DIFFERS)
     keys = events.where(is_change).select(*touched.keys)
-    ours = session.spark.read.schema(change.schema).parquet(change.folder.spark_uri).select(*touched.keys)
+    ours = staged_rows.read_staged(session.spark, change.folder, change.schema).select(*touched.keys)
     met = keys.join(ours, on=touched.keys, how="left_semi").distinct().limit(4).collect()
     if met:
         named = staged_rows.key_texts(met)

@@ -6,17 +6,19 @@ stored as 8 bytes, unsigned, big-endian: the order of bytes is the order of numb
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import ClassVar
+from operator import attrgetter
+from typing import ClassVar, TypeVar
 
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from mergerepl import roots
+from mergerepl.delta.chosen_rows import Chosen
+from mergerepl.delta.engine_choice import NO_SESSION, EngineChoice, NeedsSparkError
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
@@ -31,6 +33,7 @@ from mergerepl.delta.tables import (
 )
 from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.errors import StoreError
+from mergerepl.frames import Column, F, is_in_process
 from mergerepl.model.tracking import CommittedTransaction, TrackedTable
 from mergerepl.model.tracking_options import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
@@ -59,9 +62,11 @@ from mergerepl.tracking.register_numbers import live_bsn
 from mergerepl.tracking.row_keys import GUID
 from mergerepl.tracking.sweep import sweep
 
-_NEWEST = 100
+_NEWEST = 8
 """The range of CSNs below a bound that is searched first for the last published transaction: more can only be aborts."""
 
+
+T = TypeVar("T")
 
 KIND = "track"
 """The kind of the commits of tracked transactions."""
@@ -276,6 +281,9 @@ def context_guid(context: str | None) -> str | None:
         raise TrackingError.reserved("tracking context (a GUID)", context) from error
 
 
+_csn = attrgetter("csn")
+
+
 def last_commit(database: Database) -> CommittedTransaction | None:
     """Return the last published transaction, or None."""
     return commit_before(database, read_counters(database.root).last_csn + 1)
@@ -285,17 +293,16 @@ def commits_from(
     database: Database, *, from_csn_inclusive: int, through_csn_exclusive: int
 ) -> list[CommittedTransaction]:
     """Return the published transactions of a range of CSNs, in order."""
-    where = f"csn >= {from_csn_inclusive} and csn < {through_csn_exclusive}"
-    return database.control.rows(COMMITS, where=where, order_limit="order by csn")
+    chosen = Chosen({"csn": (from_csn_inclusive - 1, through_csn_exclusive - 1)})
+    return sorted(database.control.rows(COMMITS, where=chosen), key=_csn)
 
 
 def commit_before(database: Database, csn: int) -> CommittedTransaction | None:
     """Return the last published transaction below a CSN, or None."""
+    if found := commits_from(database, from_csn_inclusive=csn - _NEWEST, through_csn_exclusive=csn):
+        return found[-1]
     newest = "order by csn desc limit 1"
-    for where in (f"csn < {csn} and csn >= {csn - _NEWEST}", f"csn < {csn}"):
-        if found := database.control.rows(COMMITS, where=where, order_limit=newest):
-            return found[0]
-    return None
+    return next(iter(database.control.rows(COMMITS, where=f"csn < {csn}", order_limit=newest)), None)
 
 
 def versions_of(published: CommittedTransaction | None) -> Mapping[str, int]:
@@ -330,7 +337,7 @@ def packed_column(number: Column) -> Column:
 
 def unpacked_column(stored: Column) -> Column:
     """Return stored numbers as bigint."""
-    return F.conv(F.hex(stored), 16, 10).cast("bigint")
+    return F.conv(F.hex(stored), 16, 10).cast("decimal(20,0)").cast("bigint")
 
 
 @dataclass
@@ -344,12 +351,30 @@ class Session:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session. Raises: EngineError if it has no Delta, ignores unreadable files, or cannot be started."""
+        """The Spark session, where this context does not compute in process.
+
+        Raises: EngineError if it has no Delta, ignores unreadable files, or cannot be started.
+        """
+        if is_in_process():
+            return NO_SESSION
         if self.given is not None:
             return engine.usable(self.given)
         session = engine.session()
         record_jvm(self.database.root, engine.jvm_pid())
         return session
+
+    def few_in_process(self, require: Callable[[], None], step: Callable[[], T]) -> T:
+        """Do a step in this process; on Spark if `require`, or the step before it commits, raises NeedsSparkError."""
+        choice = EngineChoice(uses_arrow=True, in_process=True)
+        try:
+            require()
+            with choice.rules():
+                return step()
+        except NeedsSparkError as error:
+            choice.left_for_spark(error)
+        # Started before the first expression is made.
+        _ = self.spark
+        return step()
 
     def begin(self) -> Begun:
         """Take the next number. In a bucket the transaction holds the root from here on, until it ends.

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
 from functools import reduce
+from operator import add
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
+from mergerepl.frames import Column, F
 from mergerepl.rows.rowguid import KeyValue, base_type
 
 LONGEST = 8000
@@ -169,7 +168,7 @@ def unpacked_keys(packed: Column, types: Sequence[str]) -> list[Column]:
     values = []
     for type_ in types:
         width = _WIDTHS.get(base_type(type_))
-        at = reduce(Column.__add__, lengths, F.lit(start + 8))
+        at = reduce(add, lengths, F.lit(start + 8))
         length = F.lit(2 * width) if width else _length(text, at - 8)
         values.append(_column_of(F.substr(text, at, length), type_))
         start += 8 + 2 * (width or 0)
@@ -193,7 +192,8 @@ def _hex_of(key: Column, type_: str) -> Column:
         case "binary":
             return F.hex(key)
         case "guid":
-            return _guid_swapped(F.upper(F.replace(key, F.lit("-"), F.lit(""))))
+            cuts = ((1, 8), (10, 4), (15, 4), (20, 4), (25, 12))
+            return _guid_swapped(F.concat(*(F.substring(key, start, length) for start, length in cuts)))
         case "date":
             return _integer_hex(F.unix_date(key), 4)
         case "timestamp":

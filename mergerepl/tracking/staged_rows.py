@@ -9,27 +9,31 @@ carried out; the files are read back without Spark.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from operator import and_
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.delta.contract.problems import OF_STORES, Code, Problem, TableContract, Texts
 from mergerepl.delta.contract.rules import partition_rules, value_rules
+from mergerepl.delta.engine_choice import require_texts
 from mergerepl.delta.footers import read_footer, statistics_of
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION
 from mergerepl.delta.parquet_files import parquet_dataset
 from mergerepl.delta.tables import TableState, read_columns
 from mergerepl.delta.types import Field, ddl_of
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.model.article import BOUNDED_TYPES
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.model.tracking_options import TrackingKeyType, TrackingOptions
 from mergerepl.rows.key_bounds import within
 from mergerepl.rows.sql import quote
+from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
 from mergerepl.tracking.counters import Bounds, Counts, parquet_files
+from mergerepl.tracking.few_rows import rows_with_keys
 from mergerepl.tracking.row_keys import LONGEST
 
 EXISTED = "__sysExisted"
@@ -128,6 +132,11 @@ class Touched:
         """The names of the staged key columns."""
         return key_names(self.table)
 
+    @property
+    def staged_count(self) -> int:
+        """The number of rows that the operations have staged."""
+        return sum(count_rows(self.operation_folder(number)) for number, _ in enumerate(self.operations))
+
     def operation_folder(self, number: int) -> Location:
         """Return where the rows of an operation are staged."""
         return self.folder / f"{number:06d}"
@@ -147,7 +156,7 @@ def key_columns(table: TrackedTable, *, of: str = "") -> list[Column]:
 def same_key(table: TrackedTable, *, target: str, source: str) -> Column:
     """True if a row of the table and a staged row have the same key."""
     pairs = zip(key_columns(table, of=target), key_names(table), strict=True)
-    return reduce(Column.__and__, (key == F.col(f"{source}{name}") for key, name in pairs))
+    return reduce(and_, (key == F.col(f"{source}{name}") for key, name in pairs))
 
 
 def snapshot_rows(spark: SparkSession, path: Location, version: int) -> DataFrame:
@@ -155,13 +164,19 @@ def snapshot_rows(spark: SparkSession, path: Location, version: int) -> DataFram
     return read_columns(spark, path, version, files_at_most=_PLAIN_FILES_AT_MOST)
 
 
-def view(spark: SparkSession, touched: Touched, within: Column | None = None) -> DataFrame:
+def view(
+    spark: SparkSession, touched: Touched, within: Column | None = None, *, among: DataFrame | None = None
+) -> DataFrame:
     """Return the transaction's view: columns, tracking columns, staged keys, state; also keys that it deleted.
 
-    `within` bounds the rows of the snapshot.
+    `within` bounds the rows of the snapshot. In process these are the rows that may have one of the keys of `among`.
     """
-    rows = snapshot_rows(spark, touched.facts.path, touched.version)
-    rows = rows if within is None else rows.where(within)
+    if is_in_process():
+        assert among is not None
+        rows = rows_with_keys(touched, among)
+    else:
+        rows = snapshot_rows(spark, touched.facts.path, touched.version)
+        rows = rows if within is None else rows.where(within)
     nothing = F.lit(None)
     base = rows.select(
         *(quote(name) for name in touched.columns),
@@ -186,21 +201,27 @@ def view(spark: SparkSession, touched: Touched, within: Column | None = None) ->
     )
 
 
+def read_staged(spark: SparkSession, folder: Location, schema: StructType) -> DataFrame:
+    """Return the rows that an operation wrote to a folder. Raises: NeedsSparkError in process for text that is no UTF-8."""
+    if not is_in_process():
+        return spark.read.schema(schema).parquet(folder.spark_uri)
+    rows = staged_columns(folder, schema.names)
+    require_texts(rows)
+    return frame_of(None, rows, schema)
+
+
 def overlay(spark: SparkSession, touched: Touched) -> DataFrame:
     """Return the staged rows of a table: one for each key that the transaction changed, as its last operation left it."""
     operations = [
-        spark.read.schema(schema)
-        .parquet(touched.operation_folder(number).spark_uri)
-        .withColumn(OPERATION, F.lit(number))
+        read_staged(spark, touched.operation_folder(number), schema)
         for number, schema in enumerate(touched.operations)
     ]
     if len(operations) == 1:
-        return operations[0].drop(OPERATION)
-    newest_first = Window.partitionBy(*touched.keys).orderBy(F.col(OPERATION).desc())
-    ranked = reduce(DataFrame.unionByName, operations).withColumn(
-        "__sysRank", F.row_number().over(newest_first)
-    )
-    return ranked.where(F.col("__sysRank") == 1).drop("__sysRank", OPERATION)
+        return operations[0]
+    numbered = [rows.withColumn(OPERATION, F.lit(number)) for number, rows in enumerate(operations)]
+    row = F.struct(*map(quote, operations[0].columns))
+    last = F.max_by(row, F.col(OPERATION)).alias("last")
+    return reduce(DataFrame.unionByName, numbered).groupBy(*touched.keys).agg(last).select("last.*")
 
 
 def staged(
@@ -388,7 +409,7 @@ def within_keys(table: TrackedTable, bounds: Bounds, *, of: str = "") -> Column 
         for column, name, type_ in zip(table.key, key_names(table), table.key_types, strict=True)
         if name in bounds
     ]
-    return reduce(Column.__and__, ends) if ends else None
+    return reduce(and_, ends) if ends else None
 
 
 def _footers(folder: Location) -> list[Any]:

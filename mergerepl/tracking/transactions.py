@@ -6,18 +6,20 @@ Its changes reach Delta tables only after `commit` has decided it. A failed oper
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.delta.contract.rules import GUID_PATTERN
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.tables import open_table, write_files
+from mergerepl.frames import F, is_in_process
 from mergerepl.model.tracking import TransactionResult
 from mergerepl.model.tracking_options import SYSTEM_PREFIX, TrackingKeyType
 from mergerepl.rows.images import all_true, same_value
@@ -39,6 +41,7 @@ from mergerepl.tracking.database import (
     versions_of,
 )
 from mergerepl.tracking.errors import ForeignCommitError, TrackingError, TransactionConflictError
+from mergerepl.tracking.few_rows import few_values, require_few_rows
 from mergerepl.tracking.foreign import look, writable_facts
 from mergerepl.tracking.row_keys import packed_key
 from mergerepl.tracking.staged_rows import (
@@ -54,6 +57,7 @@ from mergerepl.tracking.staged_rows import (
     fitted,
     key_columns,
     overlay,
+    read_staged,
     staged,
     too_long_key,
     view,
@@ -67,8 +71,9 @@ Rows = DataFrame | Sequence[Mapping[str, Any]]
 Where = str | Column | None
 """A condition in SQL or as a Column; None is every row."""
 
-_MISFIT = "__sysRuleGiven"
-"""Why a given value does not fit; NULL where all do."""
+_MISFIT, _COPIES = "__sysRuleGiven", "__sysRuleCopies"
+"""Why a given value does not fit, and whether another row has the key; NULL where all is well."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Given(NamedTuple):
@@ -158,12 +163,13 @@ class Transaction:
 
         Raises: TrackingError if a packed key takes more than 8,000 bytes.
         """
-        with self._operation(table) as touched:
-            matching = self._matching(touched, where)
-            if rows is not None:
-                keys = self._given(touched, rows, only=touched.table.key).rows.select(*touched.keys)
-                matching = matching.join(F.broadcast(keys), on=touched.keys, how="left_semi")
-            self._remove(touched, matching)
+        with self._operation(table, may_be_few=rows is not None and where is None) as touched:
+            if rows is None:
+                self._remove(touched, self._matching(touched, where))
+            elif where is not None:
+                self._delete_given(touched, where, rows)
+            else:
+                self._few_in_process(touched, rows, partial(self._delete_given, touched, None, rows))
 
     def read(self, table: str) -> DataFrame:
         """Return the table's rows as this transaction sees them: its snapshot and its own changes.
@@ -249,14 +255,15 @@ class Transaction:
             raise TransactionConflictError.was_aborted(self.current_transaction_bsn)
 
     @contextmanager
-    def _operation(self, table: str) -> Iterator[Touched]:
+    def _operation(self, table: str, *, may_be_few: bool = False) -> Iterator[Touched]:
         """Yield the table in the transaction's state; any failure aborts the transaction."""
         self._require_open()
         try:
             with plain_errors(f"changing table '{table}' in transaction {self.current_transaction_bsn}"):
                 touched = self._touch(table)
-                # Started before the first expression is made.
-                _ = self._spark
+                if not may_be_few:
+                    # Started before the first expression is made.
+                    _ = self._spark
                 yield touched
         except BaseException as error:
             self._fail(error)
@@ -277,8 +284,19 @@ class Transaction:
             self._touched[name] = Touched(table, facts, version, folder)
         return self._touched[name]
 
-    def _matching(self, touched: Touched, where: Where) -> DataFrame:
-        rows = view(self._spark, touched)
+    def _few_in_process(self, touched: Touched, rows: Any, operation: Callable[[], None]) -> None:
+        """Stage an operation with given rows in this process if they are few, else on Spark."""
+
+        def require() -> None:
+            if isinstance(rows, DataFrame):
+                raise NeedsSparkError("the rows are a DataFrame of Spark", touched.facts.path)
+            # What is no list of rows is refused by either.
+            require_few_rows(touched, len(rows) if isinstance(rows, Sequence) else 0)
+
+        self.tracking.session.few_in_process(require, operation)
+
+    def _matching(self, touched: Touched, where: Where, *, among: DataFrame | None = None) -> DataFrame:
+        rows = view(self._spark, touched, among=among)
         rows = rows.where(PRESENT) if touched.operations else rows
         return rows if where is None else rows.where(_expression(where))
 
@@ -328,16 +346,24 @@ class Transaction:
         state = {
             PRESENT: F.lit(False),
             REBORN: F.lit(False),
-            DELETED_AT: F.lit(datetime.now(UTC)),
+            DELETED_AT: F.timestamp_micros(F.lit((datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1))),
             DELETE_CONTEXT: F.lit(self._context).cast("string"),
         }
         self._stage(touched, rows, nothing, state)
 
+    def _delete_given(self, touched: Touched, where: Where, rows: Rows) -> None:
+        keys = self._given(touched, rows, only=touched.table.key).rows.select(*touched.keys)
+        matching = self._matching(touched, where, among=keys)
+        self._remove(touched, matching.join(F.broadcast(keys), on=touched.keys, how="left_semi"))
+
     def _put(self, table: str, rows: Rows, *, replaces: bool) -> None:
-        with self._operation(table) as touched:
+        def put() -> None:
             given = self._given(touched, rows)
             missing = [name for name in touched.columns if name not in given.rows.columns]
             self._put_given(touched, given, missing, replaces=replaces)
+
+        with self._operation(table, may_be_few=True) as touched:
+            self._few_in_process(touched, rows, put)
 
     def _given(self, touched: Touched, rows: Rows, *, only: Sequence[str] | None = None) -> _Given:
         frame = _frame(self._spark, rows, touched)
@@ -362,21 +388,26 @@ class Transaction:
         return self._kept(touched, frame.select(*columns, problem.alias(_MISFIT)))
 
     def _kept(self, touched: Touched, rows: DataFrame) -> _Given:
-        """Return rows with their keys, written to files, so that their source is read once."""
-        keyed = rows.withColumns(dict(zip(touched.keys, key_columns(touched.table), strict=True)))
-        folder = touched.folder / f"given-{uuid.uuid4().hex[:8]}"
-        write_files(keyed, folder)
-        kept = self._spark.read.schema(keyed.schema).parquet(folder.spark_uri)
-        count = staged_rows.count_rows(folder)
+        """Return rows with their keys: on Spark written to files, so that their source is read once."""
+        kept = rows.withColumns(dict(zip(touched.keys, key_columns(touched.table), strict=True)))
+        bounds: Bounds = {}
+        if is_in_process():
+            count = kept.count()
+        else:
+            folder = touched.folder / f"given-{uuid.uuid4().hex[:8]}"
+            write_files(kept, folder)
+            kept, count = read_staged(self._spark, folder, kept.schema), staged_rows.count_rows(folder)
+            bounds = staged_rows.bounds_of(folder, touched.table)
         if count > 1:
-            copies = F.count(F.lit(1)).over(Window.partitionBy(*touched.keys))
-            kept = kept.withColumn("__sysRuleCopies", copies > 1)
-        return _Given(kept, staged_rows.bounds_of(folder, touched.table), count)
+            counted = kept.groupBy(*touched.keys).agg(F.count(F.lit(1)).alias("__sysRows"))
+            copies = counted.where(F.col("__sysRows") > 1).select(*touched.keys, F.lit(True).alias(_COPIES))
+            kept = kept.join(copies, on=touched.keys, how="left")
+        return _Given(kept, bounds, count)
 
     def _put_given(self, touched: Touched, given: _Given, missing: Sequence[str], *, replaces: bool) -> None:
         """Stage given rows: new keys as inserts; known ones as updates where a value differs, or as refused rows."""
         bounded = staged_rows.within_keys(touched.table, given.bounds)
-        seen = view(self._spark, touched, bounded)
+        seen = view(self._spark, touched, bounded, among=given.rows.select(*touched.keys))
         old = {name: f"__sysOld{i}" for i, name in enumerate(touched.columns)} if replaces else {}
         seen = seen.select(
             *touched.keys, *STATE, *(F.col(quote(name)).alias(alias) for name, alias in old.items())
@@ -407,8 +438,8 @@ class Transaction:
         if not replaces:
             rows = rows.withColumn("__sysRuleThere", is_there)
             rules["keys are there already"] = F.col("__sysRuleThere")
-        if "__sysRuleCopies" in rows.columns:
-            rules["keys are given twice"] = F.col("__sysRuleCopies")
+        if _COPIES in rows.columns:
+            rules["keys are given twice"] = F.col(_COPIES)
         self._stage(touched, rows, values, state, rules)
 
     def _stage(
@@ -447,11 +478,16 @@ class Transaction:
             touched.operations.append(frame.schema)
 
     def _changed(self, touched: Touched) -> Change:
-        folder, schema = touched.operation_folder(0), touched.operations[0]
-        if len(touched.operations) > 1:
-            net = overlay(self._spark, touched)
-            folder, schema = touched.folder / "net", net.schema
-            write_files(net, folder)
+        if len(touched.operations) == 1:
+            return Change(touched, touched.operation_folder(0), touched.operations[0])
+        folder = touched.folder / "net"
+
+        def net() -> StructType:
+            rows = overlay(self._spark, touched)
+            write_files(rows, folder)
+            return rows.schema
+
+        schema = self.tracking.session.few_in_process(partial(require_few_rows, touched, 0), net)
         return Change(touched, folder, schema)
 
 
@@ -460,7 +496,7 @@ def _expression(value: str | Column) -> Column:
 
 
 def _frame(spark: SparkSession, rows: Rows, touched: Touched) -> DataFrame:
-    """Return given rows as a DataFrame; dictionaries have the types of the table."""
+    """Return given rows as a frame; dictionaries have the types of the table."""
     if isinstance(rows, DataFrame):
         return rows
     given: Any = rows
@@ -476,4 +512,4 @@ def _frame(spark: SparkSession, rows: Rows, touched: Touched) -> DataFrame:
         unknown = next(name for name in names if name.lower() not in known)
         raise TrackingError.bad_rows(touched.table.name, f"it has no column '{unknown}'", [])
     data = [tuple(row.get(name) for name in names) for row in rows]
-    return frame_of_tuples(spark, data, StructType(fields))
+    return few_values(data, fields) if is_in_process() else frame_of_tuples(spark, data, StructType(fields))

@@ -89,9 +89,12 @@ def test_from_enable_to_change_rows(spark: SparkSession, replica_dir: Path) -> N
 def test_few_changes_are_captured_without_java_also_beside_an_unchanged_table_without_a_key(
     replica_dir: Path,
 ) -> None:
-    database = enabled(replica_dir, {"orders": {1: ("a", 1), 2: ("b", 2)}})
-    enabled(replica_dir, {"log": {1: ("a", 1)}}, index=None)
-    update(replica_dir / "orders", "id = 2", qty="20")
+    orders = new_table(replica_dir, "orders", {1: ("a", 1), 2: ("b", 2)})
+    # Reading does not check a table's rules.
+    DeltaTable(str(orders)).alter.add_constraint({"positive": "qty > 0"})
+    cdc.Database(replica_dir).enable("orders", key="id")
+    database = enabled(replica_dir, {"log": {1: ("a", 1)}}, index=None)
+    update(orders, "id = 2", qty="20")
     script = (
         "import sys\nfrom mergerepl import cdc\n"
         f"assert cdc.Database({str(replica_dir)!r}).capture().rows == 2\n"

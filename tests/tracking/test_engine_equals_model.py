@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
+from mergerepl.delta import engine_choice
 from mergerepl.tracking.transactions import Transaction
 from mergerepl.tracking.windows import Window
 from tests.properties.compact_model import Bounds, Database, Found, Row, exact, without_context
@@ -161,7 +162,12 @@ ALWAYS = schedule("b1 b2 e2 s b3 e1 e3 s", theirs="2")
 """Out of sequence, over a synchronisation; `--long` draws orders of four transactions and four synchronisations."""
 
 
-def test_every_choice_of_operations_in_one_order(spark: SparkSession, replica_dir: Path) -> None:
+@pytest.mark.parametrize("is_here", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_every_choice_of_operations_in_one_order(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, is_here: bool
+) -> None:
+    if not is_here:
+        monkeypatch.setattr(engine_choice, "MOST_IN_PROCESS", -1)
     run = Run(replica_dir, ALWAYS)
     run.run()
     assert len(run.histories) > 50
@@ -170,9 +176,14 @@ def test_every_choice_of_operations_in_one_order(spark: SparkSession, replica_di
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_ten_thousand_histories_in_drawn_orders(spark: SparkSession, worker_folder: Path) -> None:
+def test_ten_thousand_histories_in_drawn_orders(
+    spark: SparkSession, worker_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count, number = 0, 0
+    most = engine_choice.MOST_IN_PROCESS
     while count < 10_000:
+        # On both executors in turns.
+        monkeypatch.setattr(engine_choice, "MOST_IN_PROCESS", most if number % 2 else -1)
         folder = worker_folder / f"drawn-{number}"
         folder.mkdir()
         run = Run(folder, drawn(number))

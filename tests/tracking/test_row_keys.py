@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
+from mergerepl.frames import F, in_process
+from mergerepl.frames.values import type_of
+from mergerepl.spark.in_memory import frame_of_tuples
 from mergerepl.spark.session import copy_of
 from mergerepl.tracking.row_keys import pack, packed_key, unpack, unpacked_keys, unsupported
 
@@ -143,6 +146,19 @@ def test_a_time_that_python_has_not_is_refused(type_, width):
 @given(VALUES)
 def test_what_is_packed_comes_back(values):
     assert unpack(pack(values, TYPES), TYPES) == values
+
+
+@given(VALUES)
+def test_keys_are_packed_alike_in_process(values):
+    kinds = ("tinyint", "smallint", "int", "bigint", "string", "guid", "date")
+    key = [values[TYPES.index(kind)] for kind in kinds]
+    names = [f"c{i}" for i, _ in enumerate(kinds)]
+    types = (type_of("string" if kind == "guid" else kind) for kind in kinds)
+    fields = [StructField(name, type_) for name, type_ in zip(names, types, strict=True)]
+    with in_process():
+        rows = frame_of_tuples(None, [tuple(key)], StructType(fields))
+        packed = rows.select(packed_key([F.col(name) for name in names], kinds).alias("packed")).collect()
+    assert bytes(packed[0]["packed"]) == pack(key, kinds)
 
 
 @pytest.mark.spark
