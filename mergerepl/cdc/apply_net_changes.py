@@ -279,17 +279,16 @@ def _merged(
     """Apply a window, in one commit if it has rows, then note the position."""
     transaction = aim.transaction(to_lsn.scan_cycle, begins=begins)
     fit_columns(database, instance, aim.path, lambda: database.spark, aim.command)
-    of, is_shared = None, position.is_shared
-    if not is_shared:
-        try:
-            of = merge_in_process(database, instance, aim.path, key, (from_lsn, to_lsn), transaction)
-        except NeedsSparkError as error:
-            log.info("Spark: %s", error)
-        except CommitFailedError:
-            forget_recent_head(aim.path)
-            is_shared = True
+    of, is_shared, ends = None, position.is_shared, (from_lsn, to_lsn)
+    try:
+        of = merge_in_process(database, instance, aim.path, key, ends, transaction, is_shared=is_shared)
+    except NeedsSparkError as error:
+        log.info("Spark: %s", error)
+    except CommitFailedError:
+        forget_recent_head(aim.path)
+        is_shared = True
     if of is None:
-        batch = _Batch(database, instance, aim, key, (from_lsn, to_lsn), transaction, position.left)
+        batch = _Batch(database, instance, aim, key, ends, transaction, position.left)
         of = _merged_by_spark(batch, is_shared=is_shared)
     if of:
         failpoint("cdc.after_applied")

@@ -7,7 +7,7 @@ from mergerepl.cdc.change_rows import ALL, net_rows
 from mergerepl.cdc.queries import open_window, without_doubtful
 from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
-from mergerepl.delta.small_writer import ACTION, SmallRows, holds_inserts, merge_by_delta_rs
+from mergerepl.delta.small_writer import ACTION, SmallRows, holds_inserts, holds_twice, merge_by_delta_rs
 from mergerepl.delta.tables import Transaction
 from mergerepl.delta.types import ddl_of
 from mergerepl.frames import DataFrame, F
@@ -26,8 +26,12 @@ def merge_in_process(
     key: tuple[str, ...],
     ends: tuple[Lsn, Lsn],
     transaction: Transaction,
+    *,
+    is_shared: bool,
 ) -> dict[int, int]:
     """Merge the net changes of a window into a target, in one commit if there are any. Returns their number by operation.
+
+    `is_shared`: other writers have changed the target's rows.
 
     Raises: NeedsSparkError, with nothing written; CommitFailedError if another writer committed first; as `open_window`.
     """
@@ -39,7 +43,7 @@ def merge_in_process(
             raise NeedsSparkError("the changes of a key do not determine its row")
         counts = {operation: count for (operation,), count in counts_of(rows).items()}
         if counts:
-            merge_few(rows, target, key, window.captured, transaction)
+            merge_few(rows, target, key, window.captured, transaction, is_shared=is_shared)
         return counts
 
 
@@ -50,12 +54,18 @@ def counts_of(rows: DataFrame, *also: str) -> dict[tuple[Any, ...], int]:
 
 
 def merge_few(
-    rows: DataFrame, target: Location, key: tuple[str, ...], captured: Sequence[str], transaction: Transaction
+    rows: DataFrame,
+    target: Location,
+    key: tuple[str, ...],
+    captured: Sequence[str],
+    transaction: Transaction,
+    *,
+    is_shared: bool = False,
 ) -> None:
-    """Merge few net changes by delta-rs.
+    """Merge few net changes by delta-rs. `is_shared`: other writers have changed the target's rows.
 
-    Raises: NeedsSparkError, with nothing written, if Spark has to: a new row is there, too, or a key is NULL;
-        CommitFailedError if another writer committed first.
+    Raises: NeedsSparkError, with nothing written, if Spark has to: a new row is there, too, a key is NULL, or others wrote
+        a key twice; CommitFailedError if another writer committed first.
     """
     types = {name: ddl_of(rows.schema[name].jsonValue()["type"]) for name in captured}
     article = PublishedArticle.of_table(target.name, key, types)
@@ -71,6 +81,8 @@ def merge_few(
         raise NeedsSparkError("a key is NULL", target)
     if holds_inserts(few, target, article):
         raise NeedsSparkError("it has a row that is new", target)
+    if is_shared and holds_twice(few, target, article):
+        raise NeedsSparkError("it has a key twice", target)
     actions = {"update": few.rows.num_rows}
     merge_by_delta_rs(
         lambda: few, target, article, actions=actions, bounds=few.bounds(article), transaction=transaction

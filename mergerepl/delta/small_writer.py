@@ -8,7 +8,7 @@ everything that delta-rs refuses.
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -210,24 +210,37 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
     return None
 
 
-@arrow_refusals()
 def holds_inserts(rows: SmallRows, table: Location, article: PublishedArticle) -> bool:
     """Whether a table has the key of a row that is to be inserted.
 
     Raises: NeedsSparkError if Spark has to read the table.
     """
+    return bool(_keys_met(rows, table, article, [Action.INSERT]).num_rows)
+
+
+def holds_twice(rows: SmallRows, table: Location, article: PublishedArticle) -> bool:
+    """Whether a table has the key of a row that is to be inserted or updated more than once. Raises: as `holds_inserts`."""
+    met = _keys_met(rows, table, article, [Action.INSERT, Action.UPDATE])
+    return bool(met.group_by(list(article.identity)).aggregate([]).num_rows < met.num_rows)
+
+
+@arrow_refusals()
+def _keys_met(
+    rows: SmallRows, table: Location, article: PublishedArticle, actions: Sequence[Action]
+) -> "pa.Table":
+    """Return the keys of a table's rows that have the key of a row with one of some actions."""
     import pyarrow.dataset as ds
 
     state, bounds = open_table(table), rows.bounds(article)
     if (refused := reason_for_spark(state, article, {}, bounds)) is not None:
         raise refused
-    inserts = rows.rows.filter(ds.field(ACTION) == Action.INSERT.value).select(article.identity_fields)
-    if not inserts.num_rows or not (files := [*(_touched(state, article, bounds) or ())]):
-        return False
     names = list(article.identity)
+    keys = rows.rows.filter(ds.field(ACTION).isin([each.value for each in actions]))
+    keys = keys.select(article.identity_fields).rename_columns(names)
+    if not keys.num_rows or not (files := [*(_touched(state, article, bounds) or ())]):
+        return keys.slice(0, 0)
     known = parquet_dataset(files).to_table(columns=names)
-    inserts = inserts.rename_columns(names).cast(known.schema)
-    return bool(known.join(inserts, keys=names, join_type="inner").num_rows)
+    return known.join(keys.cast(known.schema), keys=names, join_type="left semi")
 
 
 def merge_by_delta_rs(

@@ -138,8 +138,13 @@ class Tracked:
         """Update a row, delete one, insert one; returns the rows afterwards."""
         self.number += 1
         mark, gone = f"n{self.number}", max(self.seen)
-        tx.update("orders", {"note": f"'{mark}'"}, where="id = 0")
-        tx.delete("orders", where=f"id = {gone}")
+        if self.number % 2:
+            tx.update("orders", {"note": f"'{mark}'"}, where="id = 0")
+            tx.delete("orders", where=f"id = {gone}")
+        else:
+            # Without Spark.
+            tx.upsert("orders", rows((0, mark)))
+            tx.delete("orders", rows=[{"id": gone}])
         tx.insert("orders", rows((100 + self.number, f"new {self.number}")))
         after = {**self.seen, 0: mark, 100 + self.number: f"new {self.number}"}
         del after[gone]

@@ -338,6 +338,12 @@ def test_a_row_to_insert_is_found_in_the_table(tmp_path: Path) -> None:
     found = [small_writer.holds_inserts(each, tmp_path, article) for each in (rows(insert=6), rows(insert=3))]
     assert found == [True, False]
     assert not small_writer.holds_inserts(rows(update=1, delete=2), tmp_path, article)
+    write_deltalake(tmp_path, pa.table({"id": [1, 9, 9], "note": ["c", "d", "d"]}), mode="append")
+    found = [
+        small_writer.holds_twice(each, tmp_path, article)
+        for each in (rows(update=1), rows(insert=9), rows(delete=1), rows(update=2, insert=7))
+    ]
+    assert found == [True, True, False, False]
     # A table whose rows are not those of its files is left to Spark.
     wrong = replace(article, types=("int", "string"))
     with pytest.raises(small_writer.NeedsSparkError, match="not as published"):
