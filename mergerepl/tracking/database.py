@@ -17,12 +17,12 @@ from typing import ClassVar, TypeVar
 from pyspark.sql import SparkSession
 
 from mergerepl import roots
-from mergerepl.delta.chosen_rows import Chosen
 from mergerepl.delta.engine_choice import NO_SESSION, EngineChoice, NeedsSparkError
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
 from mergerepl.delta.tables import (
+    Chosen,
     NewTable,
     TableState,
     Transaction,
