@@ -157,7 +157,10 @@ class EnumerationError(MergeReplError):
 
 
 class ConflictError(MergeReplError):
-    """A resolver is unknown or gave an unusable answer."""
+    """Conflicts cannot be decided (unknown resolver, unusable answer), or rows wait for a session that was interrupted.
+
+    No command writes rows before the next sync has finished a staged session.
+    """
 
 
 class ApplyError(MergeReplError):

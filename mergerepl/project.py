@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -386,7 +387,9 @@ class Project(Caller):
 
         Raises: as `status`; ConfigurationError if the limit is out of range.
         """
-        return products.history(**self._runs(replicas, type), failed=failed, limit=limit)
+        found = products.history(**self._runs(replicas, type), failed=failed, limit=limit)
+        count = partial(self.count_history, *replicas, failed=failed, type=type)
+        return Listing.limited(found, limit, count)
 
     def count_history(self, *replicas: str, failed: bool = False, type: str | None = None) -> int:
         """Return the number of runs that `history` lists without a limit.

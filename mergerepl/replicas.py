@@ -56,12 +56,20 @@ class Replica(Caller):
 
     @property
     def partitions(self) -> Partitions:
-        """The partitions of its publications with row filters."""
+        """The partitions of its publications with row filters.
+
+        Raises: ConfigurationError if its products have none.
+        """
+        self._require("partitions", MERGE)
         return Partitions(self)
 
     @property
     def schema(self) -> Schema:
-        """The schema changes of its publications."""
+        """The schema changes of its publications.
+
+        Raises: ConfigurationError if its products have none.
+        """
+        self._require("schema", MERGE)
         return Schema(self)
 
     @property
@@ -72,10 +80,14 @@ class Replica(Caller):
         """
         from mergerepl.conflicts.selection import Conflicts
 
-        types = types_at(self.root)
-        if types and not {MERGE, TRANSACTIONAL} & set(types):
-            raise products.lacks("conflicts", (self.root.name, types[0]))
+        self._require("conflicts", MERGE, TRANSACTIONAL)
         return Conflicts(self.root, spark=self.spark, lock_wait_s=self.lock_wait_s)
+
+    def _require(self, task: str, *types: str) -> None:
+        """Check that one of these types uses the folder, if any does."""
+        here = types_at(self.root)
+        if here and not set(types) & set(here):
+            raise products.lacks(task, (self.root.name, " and ".join(here)))
 
     def lock(self, *, wait_s: float = 60.0) -> AbstractContextManager[None]:
         """Hold the replica while a job of yours writes its tables; `with replica.lock(): …`.

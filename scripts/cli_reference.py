@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from mergerepl.cli import words
 from mergerepl.cli.grammar import WIDTH
 from mergerepl.cli.main import COMMANDS, main
-from mergerepl.model.renamed import RENAMED
+from mergerepl.model.renamed import COMMANDS as OLD_COMMANDS
+from mergerepl.model.renamed import OPTIONS, RENAMED
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
@@ -42,8 +42,8 @@ def page() -> str:
 def _old_words() -> Iterator[str]:
     """Yield the tables of commands, options and Python names that are gone; the product answers each with the new one."""
     yield OLD
-    yield _table("command", words.COMMANDS)
-    yield _table("option", words.OPTIONS)
+    yield _table("command", OLD_COMMANDS)
+    yield _table("option", OPTIONS)
     yield _table(
         "in Python",
         {f"{place}.{name}": now for place, names in RENAMED.items() for name, now in sorted(names.items())},

@@ -3,6 +3,7 @@
 Pure on the facts of a feed window.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from mergerepl.delta.feed.column_changes import STATEMENTS, TYPE
 from mergerepl.delta.types import Field, bare, ddl_of, is_widening, padded_types
 from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.resolvers import resolver_info
 from mergerepl.model.tracking_options import SYSTEM_PREFIX
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
@@ -149,13 +151,23 @@ def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> 
         undo = (
             "Give the column its type again, by ALTER TABLE … ALTER COLUMN … TYPE, then run `mergerepl sync`."
         )
-    if at.is_publisher and problem.endswith((ADDED, STATED)):
+    column = re.search("column '([^']+)'", problem)
+    is_named = column is not None and column[1] in named_columns(at.article)
+    # Others are followed before they are checked: this one was changed while the session ran.
+    is_late = commit is not None and problem.endswith((LOST, TAKES_NULL, WIDER)) and not is_named
+    if at.is_publisher and (is_late or problem.endswith((ADDED, STATED))):
         travels, undo = "", "It travels with the next `mergerepl sync`."
     return SchemaMismatchError(
         f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). {travels}Nothing was changed. {undo}",
         replica=str(at.root),
         article=at.article.name,
     )
+
+
+def named_columns(article: PublishedArticle) -> set[str]:
+    """Return the columns that an article names: a subscriber's definition cannot go on under another name."""
+    named = {*article.identity, *dict(article.generated), *resolver_info(article.resolver_info).columns}
+    return {*named, article.rowguid_column or ""}
 
 
 def _restore(table: Location, version: int) -> str:
@@ -297,9 +309,10 @@ def schema_problem(
             return f"published column '{name}' became an identity column"
     # Compact change tracking adds its own columns, which are never published.
     added = [name for name in present if name not in article.columns and not name.startswith(SYSTEM_PREFIX)]
-    if has_own:
-        added = [name for name in added if not present[name]["nullable"]]
-    if added and not article.vertical:
+    refused = [name for name in added if not present[name]["nullable"]]
+    if refused and not article.vertical:
+        return f"column '{refused[0]}' {ADDED} as NOT NULL"
+    if added and not has_own and not article.vertical:
         return f"column '{added[0]}' {ADDED}"
     if before is None:
         return None

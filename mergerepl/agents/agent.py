@@ -15,7 +15,7 @@ from mergerepl.model.listing import Listing
 from mergerepl.project import Project
 
 if TYPE_CHECKING:
-    from mergerepl.dashboard.metrics import Metrics
+    pass
 
 
 class Agent:
@@ -58,15 +58,18 @@ class Agent:
 
         Raises: LeaseError if a folder has an agent already; ConfigurationError if metrics cannot be served or continued.
         """
-        works: dict[str, Callable[[], None]] = {}
+        works: dict[str, Callable[[], object]] = {}
         if dashboard is not None:
             works["dashboard"] = lambda: self.project.dashboard(interval_s=interval).write(dashboard)
         server = None
         if metrics is not None or metrics_file is not None:
             from mergerepl.dashboard.metrics import Metrics, read_metrics, serve
+            from mergerepl.spark import session as engine
 
             measured = Metrics() if metrics_file is None else read_metrics(metrics_file)
-            works["metrics"] = lambda: self._measure(measured, metrics_file)
+            works["metrics"] = lambda: measured.measure(
+                self.project, metrics_file, is_engine_up=engine.jvm_pid() is not None
+            )
             server = None if metrics is None else serve(measured, *address(metrics))
         try:
             self._run(works, interval, sync, report, pause)
@@ -74,18 +77,9 @@ class Agent:
             if server is not None:
                 server.shutdown()
 
-    def _measure(self, measured: Metrics, file: str | None) -> None:
-        from mergerepl.dashboard.metrics import write_metrics
-        from mergerepl.spark import session as engine
-
-        names = {each.root: each.name for each in self.project.replicas()}
-        measured.take(self.project.snapshot(), names, is_engine_up=engine.jvm_pid() is not None)
-        if file is not None:
-            write_metrics(measured, file)
-
     def _run(
         self,
-        works: Mapping[str, Callable[[], None]],
+        works: Mapping[str, Callable[[], object]],
         interval: float,
         sync: bool,
         report: Callable[[JobEvent], None] | None,

@@ -62,7 +62,7 @@ class Views:
     """What is written for people and monitors every `interval_s` seconds: the name of each work, and the work."""
 
     interval_s: float = 60.0
-    works: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    works: Mapping[str, Callable[[], object]] = field(default_factory=dict)
 
 
 def run_reported(root: Location, job: str, work: Callable[[], tuple[str, bool]], report: Report) -> bool:
@@ -239,7 +239,7 @@ def run(
         for root in places:
             stack.enter_context(lease(root, purpose="agent", file=AGENT_LOCK))
         try:
-            looks: list[Callable[[], None]] = []
+            looks: list[Callable[[], object]] = []
             for root in places:
                 database = tables_at(root, lock_wait_s=_LOCK_WAIT_S)
                 is_asked = database.is_enabled or bool(jobs_of(database))
@@ -266,7 +266,7 @@ def run(
             engine.stop()
 
 
-def _repeated_look(look: Callable[[], None], interval_s: float) -> Callable[[], None]:
+def _repeated_look(look: Callable[[], object], interval_s: float) -> Callable[[], None]:
     """Return jobs of a database in a store, whose table of jobs costs requests to look at."""
 
     def work() -> bool:
@@ -277,8 +277,8 @@ def _repeated_look(look: Callable[[], None], interval_s: float) -> Callable[[], 
 
 
 def _view(
-    root: Location, name: str, work: Callable[[], None], views: Views, report: Report
-) -> Callable[[], None]:
+    root: Location, name: str, work: Callable[[], object], views: Views, report: Report
+) -> Callable[[], object]:
     def once() -> tuple[str, bool]:
         work()
         return "", False
@@ -286,12 +286,12 @@ def _view(
     return Repeated(lambda: run_reported(root, name, once, report), Timer(views.interval_s)).look
 
 
-def _repeated_jobs(root: Location, intervals: Intervals, report: Report) -> list[Callable[[], None]]:
+def _repeated_jobs(root: Location, intervals: Intervals, report: Report) -> list[Callable[[], object]]:
     works = ((DISTRIBUTE, distribute_all, intervals.distribute_s), (SYNC, sync_merge, intervals.sync_s))
 
     def repeated(
         job: str, work: Callable[[Location], tuple[str, bool]], interval_s: float
-    ) -> Callable[[], None]:
+    ) -> Callable[[], object]:
         return Repeated(lambda: run_reported(root, job, lambda: work(root), report), Timer(interval_s)).look
 
     return [repeated(*each) for each in works if may_serve(root, each[0])]

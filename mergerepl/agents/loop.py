@@ -59,7 +59,7 @@ class Repeated:
 
 
 def run_until_stopped(
-    looks: Sequence[Callable[[], None]],
+    looks: Sequence[Callable[[], object]],
     *,
     is_asked_to_stop: Callable[[], bool],
     pause: Callable[[float], None] = time.sleep,

@@ -103,21 +103,23 @@ class Database:
         begun = instances.enable(self._tables, stated, **texts, log_retention=log_retention)
         return Instance(self._tables, begun)
 
-    def disable(
-        self, table: str | None = None, *, name: str | None = None, dry_run: bool = False
-    ) -> tuple[str, ...]:
-        """End the capture of a table, or of one of its instances; of all tables without one. The change rows are removed.
+    def disable(self, *tables: str, name: str | None = None, dry_run: bool = False) -> tuple[str, ...]:
+        """End the capture of tables, or of one of a table's instances; of all tables without one. The change rows go.
+
+        A table that is not captured is refused before another one ends.
 
         Returns: The names of the instances that ended, or would end if it is a `dry_run`.
 
-        Raises: CdcUsageError if the table has no such instance; ScanInProgressError.
+        Raises: CdcUsageError if a table has no such instance; ScanInProgressError.
         """
+        wanted = tables or (None,)
+        chosen = []
+        if tables or name is not None or not self._tables.is_interrupted:
+            for table in wanted:
+                chosen += instances.chosen_instances(self._tables, table, name)
         if dry_run:
-            if table is None and name is None and self._tables.is_interrupted:
-                return ()
-            chosen = instances.chosen_instances(self._tables, table, name)
             return tuple(each.capture_instance for each in chosen)
-        return tuple(instances.disable(self._tables, table, name))
+        return tuple(each for table in wanted for each in instances.disable(self._tables, table, name))
 
     def is_enabled(self) -> bool:
         """True if a table is captured."""

@@ -91,7 +91,11 @@ class Instance:
     def ends(
         self, from_: bytes | str | datetime | None = None, to: bytes | str | datetime | None = None
     ) -> tuple[bytes | str | None, bytes | str | None]:
-        """Return the LSNs of a range, both included; None where no transaction is in it."""
+        """Return the LSNs of a range, both included; None where no transaction is in it.
+
+        Raises: CdcUsageError 22901 if the folder is not enabled.
+        """
+        self._tables.require_enabled()
         if isinstance(from_, datetime):
             from_ = tables.lsn_at(self._tables, from_, NOT_BELOW)
         elif from_ is None:

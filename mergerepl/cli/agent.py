@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.cli.grammar import READS, RUNS, Invocation, group
+from mergerepl.cli.grammar import READS, RUNS, group
+from mergerepl.cli.invocation import Invocation
 from mergerepl.cli.main import run_command
+from mergerepl.cli.report.table import Report
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
-    from mergerepl.agents.agent import Agent
-    from mergerepl.model.cdc import JobEvent
+    from mergerepl.model.cdc import AgentStatus, JobEvent
 
 agent = group(
     "agent",
@@ -34,7 +36,7 @@ agent = group(
     "Agent.run --interval=60s --no-sync --detach --dashboard --metrics --metrics-file",
     several_places=True,
 )
-def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **views: str | None) -> None:
+def run_(run: Invocation, interval: timedelta, sync: bool | None, detach: bool, **views: str | None) -> None:
     """Run jobs until Ctrl-C, SIGTERM or `mergerepl agent stop`.
 
     A job that runs is never cut short. Every interval it writes the page of `mergerepl dashboard` (--dashboard), and
@@ -46,11 +48,12 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
       mergerepl agent run --interval 5m
       mergerepl agent run -f ./shop -f ./warehouse --detach
     """
+    from mergerepl.agents.agent import Agent
     from mergerepl.agents.server import CommandServer, warm_up
     from mergerepl.model.words import moment_text
 
-    agent = _agent(run)
-    terms: dict[str, Any] = {"interval": interval.total_seconds(), "sync": not no_sync, **views}
+    agent = Agent(*run.paths)
+    terms: dict[str, Any] = {"interval": interval.total_seconds(), "sync": sync is not False, **views}
     if detach:
         started = run.work("start", lambda: agent.start(**terms, log_format=run.log_format))
         lines = [f"{each.root}: process {each.pid} runs." for each in started]
@@ -76,8 +79,8 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
         agent.run(**terms, report=report, pause=server.serve)
 
 
-@agent.add(READS, "Agent.status", several_places=True)
-def status(run: Invocation) -> None:
+@agent.add(READS, "Agent.status()", several_places=True)
+def status(run: Invocation, found: Sequence[AgentStatus]) -> Report:
     """Show who runs the jobs, and what was asked of each.
 
     Example:
@@ -85,13 +88,11 @@ def status(run: Invocation) -> None:
     """
     from mergerepl.cli.report.tasks import jobs_of_root
 
-    found = _agent(run).status()
-    parts = [part for each in found for part in jobs_of_root(each, each.jobs)]
-    run.report({"agents": found}, *parts)
+    return {"agents": found}, *(part for each in found for part in jobs_of_root(each, each.jobs))
 
 
-@agent.add(RUNS, "Agent.stop --wait", several_places=True)
-def stop(run: Invocation, wait_s: float) -> None:
+@agent.add(RUNS, "Agent.stop() --wait", several_places=True)
+def stop(run: Invocation, found: Sequence[AgentStatus]) -> Report:
     """End the agent, after the cycle that runs.
 
     An agent of several folders ends as a whole.
@@ -99,15 +100,5 @@ def stop(run: Invocation, wait_s: float) -> None:
     Example:
       mergerepl agent stop
     """
-    found = run.work("stop", lambda: _agent(run).stop(wait_s=wait_s))
-    texts = [
-        f"{each.root}: no agent runs." if each.pid is None else f"{each.root}: process {each.pid} has ended."
-        for each in found
-    ]
-    run.report({"stopped": found}, *texts)
-
-
-def _agent(run: Invocation) -> Agent:
-    from mergerepl.agents.agent import Agent
-
-    return Agent(*run.place.paths)
+    texts = (f"process {each.pid} has ended" if each.pid is not None else "no agent runs" for each in found)
+    return {"stopped": found}, *(f"{each.root}: {text}." for each, text in zip(found, texts, strict=True))

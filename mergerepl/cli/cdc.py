@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, group
-from mergerepl.cli.main import FAILED
-from mergerepl.cli.options import key_columns
-from mergerepl.cli.place import captured, database
+from mergerepl.cli.grammar import DESTROYS, READS, WRITES, group
+from mergerepl.cli.invocation import Invocation
 from mergerepl.cli.report import tasks
 from mergerepl.cli.report.columns import PARAMETERS, listing
-from mergerepl.cli.report.table import Part, Table, cell
+from mergerepl.cli.report.table import Part, Report, Table, cell
 from mergerepl.model.words import counted, value_text
 from mergerepl.store.rehearsal import rehearsed
 
 if TYPE_CHECKING:
-    from mergerepl.cdc.jobs import Jobs
-    from mergerepl.model.cdc import AppliedChanges
+    from mergerepl.cdc import Database
+    from mergerepl.model.cdc import AppliedChanges, CaptureInstance, InstanceDescription, Job, RemovedChanges
+
+
+def _database(run: Invocation) -> Database:
+    from mergerepl.cdc import Database
+
+    return Database(run.root)
+
 
 cdc = group(
     "cdc",
@@ -40,12 +45,10 @@ cdc = group(
 
 @cdc.add(
     WRITES,
-    "cdc.Database.enable TABLE... --name --key --index-name --columns --role --no-net --on-gap "
+    "cdc.Database.enable TABLE... --name --key:columns --index-name --columns --role --no-net --on-gap "
     "--log-retention",
 )
-def enable(
-    run: Invocation, tables: tuple[str, ...], key: tuple[str, ...], no_net: bool, **terms: Any
-) -> None:
+def enable(run: Invocation, tables: tuple[str, ...], **terms: Any) -> None:
     """Capture a table: an instance begins.
 
     The first table enables the folder. A table has two instances at most.
@@ -54,15 +57,10 @@ def enable(
       mergerepl cdc enable orders --key order_id
       mergerepl cdc enable bronze/eu/items --columns id,price --key id
     """
-    from mergerepl.cdc import Database
-
     if terms["name"] is not None and len(tables) > 1:
         raise click.UsageError("--name is for one table.")
-    begin = Database(run.place.root()).enable
-    terms |= {"key": key_columns(key) or None, "net": False if no_net else None}
-    if terms["log_retention"] is None:
-        del terms["log_retention"]
-    calls = [partial(begin, table, **terms) for table in tables]
+    given = {option: value for option, value in terms.items() if value is not None}
+    calls = [partial(_database(run).enable, table, **given) for table in tables]
     # A table that is refused is refused before another one begins.
     for call in calls if run.dry_run or len(calls) > 1 else ():
         rehearsed(True, call)
@@ -76,8 +74,12 @@ def enable(
     run.report({"capture_instances": found}, *lines)
 
 
-@cdc.add(DESTROYS, "cdc.Database.disable [TABLE]... --name --all")
-def disable(run: Invocation, tables: tuple[str, ...], name: str | None, is_all: bool) -> None:
+@cdc.add(
+    DESTROYS,
+    "cdc.Database.disable() [TABLE]... --name --all",
+    asks=lambda run, names: f"Remove all change rows of {', '.join(names) or 'no instance'} in {run.root}?",
+)
+def disable(run: Invocation, names: Sequence[str]) -> Report:
     """End capture; the change rows go.
 
     --name chooses one of a table's two instances. --all ends the capture of the folder.
@@ -86,49 +88,30 @@ def disable(run: Invocation, tables: tuple[str, ...], name: str | None, is_all: 
       mergerepl cdc disable orders
       mergerepl cdc disable --all --yes
     """
-    if bool(tables) == is_all:
-        raise click.UsageError("Name the tables, or say --all.")
-    root, disable = run.place.root(), database(run.place).disable
-    wanted: tuple[str | None, ...] = tables or (None,)
-
-    def end(*, dry_run: bool) -> list[str]:
-        return [each for table in wanted for each in disable(table, name=name, dry_run=dry_run)]
-
-    # A table that is not captured is refused before another one ends.
-    end(dry_run=True)
-    names = run.carry_out(
-        end, asks=lambda names: f"Remove all change rows of {', '.join(names) or 'no instance'} in {root}?"
-    )
     did = "Would be disabled" if run.dry_run else "Disabled"
-    run.report({"disabled": names}, f"{did}: {', '.join(names) or root}.")
+    return {"disabled": names}, f"{did}: {', '.join(names) or run.root}."
 
 
-@cdc.add(READS, "cdc.Database.instances --table", name="list")
-def list_(run: Invocation, table: str | None) -> None:
+@cdc.add(READS, "cdc.Database.instances() --table", name="list")
+def list_(run: Invocation, found: Sequence[CaptureInstance]) -> Report:
     """List capture instances.
 
     Example:
       mergerepl cdc list --table orders
     """
-    found = database(run.place).instances(table)
-    run.report({"capture_instances": found}, listing(found))
+    return {"capture_instances": found}, listing(found)
 
 
-@cdc.add(READS, "cdc.Instance.describe INSTANCE")
-def show(run: Invocation, instance: str) -> None:
+@cdc.add(READS, "cdc.Instance.describe() INSTANCE")
+def show(run: Invocation, found: InstanceDescription) -> Report:
     """Show columns, LSN range and column changes of one.
 
     Example:
       mergerepl cdc show orders
     """
-    found = captured(run.place, instance).describe()
     low, high = cell(found.min_lsn), cell(found.max_lsn)
-    run.report(
-        found,
-        listing(found.columns),
-        f"LSNs: {low or 'none'} to {high or 'none'}.",
-        listing(found.ddl_history),
-    )
+    lsns = f"LSNs: {low or 'none'} to {high or 'none'}."
+    return found, listing(found.columns), lsns, listing(found.ddl_history)
 
 
 @cdc.add(READS, "cdc.Instance.changes INSTANCE --from:LSN|time --to:LSN|time --net --row-filter --limit")
@@ -149,7 +132,7 @@ def changes(
     allowed = ("all", "all-with-mask", "all-with-merge") if net else ("all", "all-update-old")
     if row_filter not in allowed:
         raise click.UsageError(f"--row-filter {row_filter} is none of {', '.join(allowed)}.")
-    source = captured(run.place, instance)
+    source = _database(run).instance(instance)
     found = shown_changes(source, from_, to, row_filter.replace("-", " "), net=net, limit=limit)
     value = {
         "from_lsn": str(found.from_lsn),
@@ -172,16 +155,14 @@ def _change_parts(rows: Sequence[Mapping[str, object]], names: Sequence[str], to
     return [table, tasks.of_total(len(rows), total, "change")]
 
 
-@cdc.add(DESTROYS, "cdc.Instance.load INSTANCE --into! --consumer! --key --no-initial --restart")
-def load(
-    run: Invocation,
-    instance: str,
-    into: str,
-    key: tuple[str, ...],
-    no_initial: bool,
-    restart: bool,
-    **terms: Any,
-) -> int:
+@cdc.add(
+    DESTROYS,
+    "cdc.Instance.load() INSTANCE --into! --consumer! --key:columns --no-initial --restart",
+    asks="Replace all rows of {target}?",
+    asks_with="restart",
+    would="{target} would be written.",
+)
+def load(run: Invocation, done: AppliedChanges) -> Report:
     """Bring a Delta table up to date, exactly once.
 
     The first time a snapshot fills it. --key is for an instance without a key. Exit code 1: the source is paused, so that
@@ -191,13 +172,7 @@ def load(
       mergerepl cdc load orders --into ./lake/orders --consumer lake
       mergerepl cdc load orders --into ./lake/orders --consumer lake --restart --yes
     """
-    source = captured(run.place, instance)
-    if restart:
-        run.confirm(f"Replace all rows of {into}?")
-    terms |= {"key": key_columns(key) or None, "initial": not no_initial, "restart": restart}
-    done = run.carry_out(partial(source.load, into, **terms), would=f"{into} would be written.")
-    run.report(done, *_loaded(done, str(run.place)))
-    return FAILED if done.paused is not None else 0
+    return done, *_loaded(done, run.place)
 
 
 def _loaded(done: AppliedChanges, place: str) -> list[str]:
@@ -226,8 +201,8 @@ def _loaded(done: AppliedChanges, place: str) -> list[str]:
     return lines
 
 
-@cdc.add(WRITES, "cdc.Database.relocate", hidden=True)
-def relocate(run: Invocation) -> None:
+@cdc.add(WRITES, "cdc.Database.relocate()", hidden=True, would="{run.root} would be taken over.")
+def relocate(run: Invocation, is_copy: bool) -> Report:
     """Take over a folder that was moved or copied.
 
     A copy gets LSNs of its own from then on.
@@ -235,12 +210,8 @@ def relocate(run: Invocation) -> None:
     Example:
       mergerepl cdc relocate -f ./shop-copy
     """
-    from mergerepl.cdc import Database
-
-    root = run.place.root()
-    is_copy = run.carry_out(Database(root).relocate, would=f"{root} would be taken over.")
     text = "A new epoch begins: its LSNs are higher than all before." if is_copy else "Its LSNs go on."
-    run.report({"database": root, "new_epoch": is_copy}, f"{root} is taken over. {text}")
+    return {"database": run.root, "new_epoch": is_copy}, f"{run.root} is taken over. {text}"
 
 
 @cdc.add(READS, "cdc.Lsn [LSN]", hidden=True)
@@ -262,15 +233,22 @@ def lsn(run: Invocation, lsn: str | None) -> None:
         parts = {"lsn": str(value), "epoch": epoch, "cycle": cycle, "slot": value.slot}
         run.report(parts, f"{value} is {epoch}:{cycle}:{value.slot} (epoch:cycle:slot).")
         return
-    found = database(run.place).status()
+    found = _database(run).status()
     low, high = cell(found.min_lsn), cell(found.max_lsn)
     run.report(
         {"min_lsn": low, "max_lsn": high, "max_time": found.max_time}, f"{low or 'none'} to {high or 'none'}"
     )
 
 
-@cdc.add(DESTROYS, "cdc.Instance.cleanup INSTANCE --to:LSN --threshold", hidden=True)
-def cleanup(run: Invocation, instance: str, to: str | None, threshold: int | None) -> int:
+@cdc.add(
+    DESTROYS,
+    "cdc.Instance.cleanup() INSTANCE --to:LSN --threshold",
+    hidden=True,
+    asks="Remove the change rows of {instance} in {run.root} below {to}?",
+    asks_with="to",
+    would="Change rows of {instance} in {run.root} would be removed.",
+)
+def cleanup(run: Invocation, done: RemovedChanges) -> Report:
     """Remove the change rows of one instance below an LSN.
 
     --to is its new low end; without it only what lies below the present one goes. Exit code 1 says that the change table
@@ -279,17 +257,10 @@ def cleanup(run: Invocation, instance: str, to: str | None, threshold: int | Non
     Example:
       mergerepl cdc cleanup orders --to 0x003757F80000002A0003
     """
-    source = captured(run.place, instance)
-    more = {} if threshold is None else {"threshold": threshold}
-    rows = f"the change rows of {source.name} in {run.place.root()} below {to or 'its low end'}"
-    done = run.carry_out(
-        partial(source.cleanup, to, **more), asks=f"Remove {rows}?", would=f"It would remove {rows}."
-    )
     rows = counted(sum(done.rows.values()), "change row")
     low = cell(done.low_water_mark) or "as before"
     failed = (f"{name} could not be cleaned up: {why}" for name, why in done.failed.items())
-    run.report(done, f"{rows} removed. The low end is {low}.", *failed)
-    return FAILED if done.failed else 0
+    return done, f"{rows} removed. The low end is {low}.", *failed
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -311,26 +282,17 @@ cdc.add_command(jobs)
 _PARAMETERS = " ".join(f"--{name}" for name in PARAMETERS)
 
 
-def _jobs(run: Invocation) -> Jobs:
-    from mergerepl.cdc import Database
-
-    return Database(run.place.root()).jobs
-
-
-def _change(run: Invocation, call: Callable[[], Any], *, is_started: bool = False) -> None:
-    """Change a job and report it."""
+def _changed(run: Invocation, job: Job, *, is_started: bool = False) -> Report:
+    """Return the report of a job, and whether an agent runs that takes it up."""
     from mergerepl.agents.control import agent_status
 
-    job = run.carry_out(call, would="The job would be changed.")
-    parts: list[Part] = [listing([job])]
-    runs = agent_status(run.place.root()).pid is not None
-    if is_started and not runs:
-        parts.append(f"No agent runs: start one with `mergerepl agent run {run.place}`.")
-    run.report({"job": job, "agent_runs": runs}, *parts)
+    runs = agent_status(run.root).pid is not None
+    said = [f"No agent runs: start one with `mergerepl agent run {run.place}`."]
+    return {"job": job, "agent_runs": runs}, listing([job]), *(said if is_started and not runs else ())
 
 
-@jobs.add(READS, "cdc.Database.jobs.list", name="list")
-def list_jobs(run: Invocation) -> None:
+@jobs.add(READS, "cdc.Database.jobs.list()", name="list")
+def list_jobs(run: Invocation, found: Sequence[Job]) -> Report:
     """List the jobs.
 
     Example:
@@ -338,12 +300,15 @@ def list_jobs(run: Invocation) -> None:
     """
     from mergerepl.agents.control import agent_status
 
-    agent, found = agent_status(run.place.root()), _jobs(run).list()
-    run.report({"jobs": found, "agent_runs": agent.pid is not None}, *tasks.jobs_of_root(agent, found))
+    agent = agent_status(run.root)
+    return {"jobs": found, "agent_runs": agent.pid is not None}, *tasks.jobs_of_root(agent, found)
 
 
-@jobs.add(WRITES, f"cdc.Database.jobs.add JOB {_PARAMETERS} --no-start")
-def add(run: Invocation, job: str, no_start: bool, **parameters: Any) -> None:
+_CHANGED = "The job would be changed."
+
+
+@jobs.add(WRITES, f"cdc.Database.jobs.add() JOB {_PARAMETERS} --no-start", would=_CHANGED)
+def add(run: Invocation, job: Job) -> Report:
     """Create a job: capture, cleanup or logreader.
 
     Both come with the first capture instance.
@@ -351,12 +316,11 @@ def add(run: Invocation, job: str, no_start: bool, **parameters: Any) -> None:
     Example:
       mergerepl cdc jobs add capture --pollinginterval 60
     """
-    work = partial(_jobs(run).add, job, start=not no_start, **parameters)
-    _change(run, work, is_started=not no_start)
+    return _changed(run, job, is_started=run.given["start"] is None)
 
 
-@jobs.add(WRITES, f"cdc.Database.jobs.change JOB {_PARAMETERS}")
-def change(run: Invocation, job: str, **parameters: Any) -> None:
+@jobs.add(WRITES, f"cdc.Database.jobs.change() JOB {_PARAMETERS}", would=_CHANGED)
+def change(run: Invocation, job: Job) -> Report:
     """Change parameters of a job.
 
     They take effect when it is stopped and started.
@@ -364,24 +328,23 @@ def change(run: Invocation, job: str, **parameters: Any) -> None:
     Example:
       mergerepl cdc jobs change cleanup --retention 10080
     """
-    _change(run, partial(_jobs(run).change, job, **parameters))
+    return _changed(run, job)
 
 
-@jobs.add(WRITES, "cdc.Database.jobs.drop JOB")
-def drop(run: Invocation, job: str) -> None:
+@jobs.add(WRITES, "cdc.Database.jobs.drop() JOB", would="Job {job} would be removed.")
+def drop(run: Invocation, _: None) -> Report:
     """Remove a job.
 
     Example:
       mergerepl cdc jobs drop capture
     """
-    run.carry_out(partial(_jobs(run).drop, job), would=f"Job {job} would be removed.")
+    job = run.given["job"]
     by_hand = "cleanup" if job == "cleanup" else "capture"
-    text = f"Job {job} is removed. `mergerepl {by_hand} {run.place}` does its work by hand."
-    run.report({"dropped": job}, text)
+    return {"dropped": job}, f"Job {job} is removed. `mergerepl {by_hand} {run.place}` does its work by hand."
 
 
-@jobs.add(WRITES, "cdc.Database.jobs.start JOB")
-def start(run: Invocation, job: str) -> None:
+@jobs.add(WRITES, "cdc.Database.jobs.start() JOB", would=_CHANGED)
+def start(run: Invocation, job: Job) -> Report:
     """Ask for a job to run.
 
     An agent takes it up within a second.
@@ -389,11 +352,11 @@ def start(run: Invocation, job: str) -> None:
     Example:
       mergerepl cdc jobs start capture
     """
-    _change(run, partial(_jobs(run).start, job), is_started=True)
+    return _changed(run, job, is_started=True)
 
 
-@jobs.add(WRITES, "cdc.Database.jobs.stop JOB")
-def stop(run: Invocation, job: str) -> None:
+@jobs.add(WRITES, "cdc.Database.jobs.stop() JOB", would=_CHANGED)
+def stop(run: Invocation, job: Job) -> Report:
     """Ask for a job to stop.
 
     A cycle that runs is finished first; nothing is lost.
@@ -401,4 +364,4 @@ def stop(run: Invocation, job: str) -> None:
     Example:
       mergerepl cdc jobs stop capture
     """
-    _change(run, partial(_jobs(run).stop, job))
+    return _changed(run, job)

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
-from mergerepl.cli.grammar import READS, Invocation, command
+from mergerepl.cli.grammar import READS, command
+from mergerepl.cli.invocation import Invocation
 from mergerepl.roots import masked
 
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}

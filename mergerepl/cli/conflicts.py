@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Effect, Invocation, group
-from mergerepl.cli.options import option
+from mergerepl.cli.grammar import DESTROYS, READS, WRITES, group
+from mergerepl.cli.invocation import Invocation
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.columns import COLUMNS, columns, listing
-from mergerepl.cli.report.table import Part
-from mergerepl.errors import ConfigurationError
+from mergerepl.cli.report.table import Part, Report
 from mergerepl.model.conflict_filter import ConflictFilter
-from mergerepl.model.conflicts import ConflictRecord, PurgeResult
 from mergerepl.model.words import counted, typed
 
 if TYPE_CHECKING:
     from mergerepl.conflicts.selection import Conflicts
+    from mergerepl.model.conflicts import ExportedFile, PurgeResult, ResolveResult, RetryResult
+    from mergerepl.model.resolvers import Resolver
 
 conflicts = group(
     "conflicts",
@@ -34,25 +32,10 @@ conflicts = group(
     is_at=True,
 )
 _CHOICE = "--publication --table --conflict-type --from:time --to:time --column --resolver --status"
-_NAMES = tuple(str(option(each).name) for each in _CHOICE.split())
 
 
-def choosing(effect: Effect, usage: str, **terms: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Make a command of the group with the options that say which conflicts are meant: `chosen`."""
-
-    def make(function: Callable[..., Any]) -> Any:
-        def chosen(run: Invocation, ids: tuple[str, ...] = (), **given: Any) -> Any:
-            terms = {name: given.pop(name) for name in _NAMES}
-            return function(run, chosen=run.replica.conflicts.where(ids=ids, **terms), **given)
-
-        chosen.__doc__, chosen.__name__ = function.__doc__, function.__name__
-        return conflicts.add(effect, f"{_CHOICE} [ID]... {usage}", **terms)(chosen)
-
-    return make
-
-
-@choosing(READS, "Replica.conflicts.list --count-by --limit", name="list")
-def list_conflicts(run: Invocation, chosen: Conflicts, count_by: tuple[str, ...] | None, limit: int) -> None:
+@conflicts.add(READS, f"Replica.conflicts.list {_CHOICE} [ID]... --count-by --limit", name="list")
+def list_conflicts(run: Invocation, count_by: tuple[str, ...] | None, limit: int, **conditions: Any) -> None:
     """List conflicts; --count-by table counts them.
 
     Example:
@@ -60,7 +43,7 @@ def list_conflicts(run: Invocation, chosen: Conflicts, count_by: tuple[str, ...]
       mergerepl conflicts list --status open --from 2026-11-01
       mergerepl conflicts list --count-by day,table
     """
-    root = str(chosen.root)
+    chosen: Conflicts = run.api("Replica.conflicts", conditions)
     if count_by:
         shown = COLUMNS["ConflictCount"]
         *fields, number, columns = shown
@@ -70,16 +53,15 @@ def list_conflicts(run: Invocation, chosen: Conflicts, count_by: tuple[str, ...]
             )
         counts = chosen.count_by(*count_by)
         table = listing(counts, {name: shown[name] for name in (*count_by, number, columns)})
-        parts: list[Part] = [table if counts else f"{typed(root)}: no conflicts."]
-        run.report({"replica": root, "counts": counts}, *parts)
+        parts: list[Part] = [table if counts else f"{typed(run.root)}: no conflicts."]
+        run.report({"replica": run.root, "counts": counts}, *parts)
         return
     found = chosen.list(limit=limit)
-    _require_found(chosen, found, limit)
-    run.report(*merge.conflict_list(root, found, total=_total(chosen, len(found), limit)))
+    run.report(*merge.conflict_list(run.root, found, total=found.total))
 
 
-@choosing(READS, "Replica.conflicts.get --limit", name="show")
-def show_conflicts(run: Invocation, chosen: Conflicts, limit: int) -> None:
+@conflicts.add(READS, f"Replica.conflicts.get {_CHOICE} [ID]... --limit", name="show")
+def show_conflicts(run: Invocation, limit: int, **conditions: Any) -> None:
     """Show losing and winning row side by side.
 
     Name conflicts, or say by options which are meant. `*` marks the columns in conflict, `~` others that differ.
@@ -88,6 +70,7 @@ def show_conflicts(run: Invocation, chosen: Conflicts, limit: int) -> None:
       mergerepl conflicts show 3f2a
       mergerepl conflicts show --table orders
     """
+    chosen: Conflicts = run.api("Replica.conflicts", conditions)
     ids = chosen.chosen.ids
     if chosen.chosen == ConflictFilter():
         raise click.UsageError("Name a conflict's ID, or say which are meant, as by --table.")
@@ -95,39 +78,27 @@ def show_conflicts(run: Invocation, chosen: Conflicts, limit: int) -> None:
     if len(ids) == 1 and len(found) > 1:
         # The beginning of one id must not mean several: it names them.
         chosen.get(ids[0])
-    _require_found(chosen, found, limit)
-    run.report(*merge.conflict_rows(str(chosen.root), found, total=_total(chosen, len(found), limit)))
+    run.report(*merge.conflict_rows(run.root, found, total=found.total))
 
 
-def _require_found(chosen: Conflicts, found: Sequence[ConflictRecord], limit: int) -> None:
-    """Check that the options leave out no conflict that is named by its id.
-
-    Raises: ConfigurationError.
-    """
-    missing = chosen.chosen.ids_without([record.conflict_id for record in found])
-    if not missing or len(found) >= limit:
-        return
-    from mergerepl.replicas import Replica
-
-    other = Replica(chosen.root).conflicts.where(ids=missing[:1]).list(limit=1)[0]
-    raise ConfigurationError(
-        f"Conflict {missing[0]!r} at {chosen.root} is of article {other.article!r} of publication {other.publication!r}, "
-        "and is not among what the options mean: leave them out.",
-        conflict_id=missing[0],
-    )
+def _choice(run: Invocation) -> dict[str, Any]:
+    """Return what is decided, in place of the options that say it."""
+    options = {name: run.given[name] for name in ("winner", "loser", "values", "nulls")}
+    edits = [*options["values"], *((column, None) for column in options["nulls"])]
+    if options["winner"] + options["loser"] + bool(edits) != 1:
+        raise click.UsageError("Say one of --winner, --loser and --set (or --set-null).")
+    if len(dict(edits)) < len(edits):
+        raise click.UsageError("A column is set twice.")
+    choice = "winner" if options["winner"] else "loser" if options["loser"] else dict(edits)
+    return dict.fromkeys(options) | {"choice": choice}
 
 
-def _total(chosen: Conflicts, found: int, limit: int) -> int:
-    """Return how many conflicts there are in all; fewer than the limit need no counting."""
-    return found if found < limit else chosen.count()
-
-
-@choosing(
+@conflicts.add(
     WRITES,
-    "Replica.conflicts.resolve --winner --loser --set --set-null --all --whole-row --force --message",
-    name="resolve",
+    f"Replica.conflicts.resolve() {_CHOICE} [ID]... --winner --loser --set --set-null --all --whole-row --force --message",
+    also=_choice,
 )
-def resolve(run: Invocation, chosen: Conflicts, winner: bool, loser: bool, is_all: bool, **terms: Any) -> int:
+def resolve(run: Invocation, result: ResolveResult) -> Report:
     """Decide again; the next syncs carry it everywhere.
 
     It is an ordinary change of this replica. A row that was changed since its conflict is left alone, and named; the exit
@@ -137,16 +108,6 @@ def resolve(run: Invocation, chosen: Conflicts, winner: bool, loser: bool, is_al
       mergerepl conflicts resolve 3f2a --loser
       mergerepl conflicts resolve 3f2a --set quantity=12
     """
-    edits = [*terms.pop("values"), *((column, None) for column in terms.pop("nulls"))]
-    if winner + loser + bool(edits) != 1:
-        raise click.UsageError("Say one of --winner, --loser and --set (or --set-null).")
-    if bool(chosen.chosen.ids) == is_all:
-        raise click.UsageError("Name the conflicts by ID, or say --all.")
-    if len(dict(edits)) < len(edits):
-        raise click.UsageError("A column is set twice.")
-    with run.progress as progress:
-        choice: Any = "winner" if winner else "loser" if loser else dict(edits)
-        result = chosen.resolve(choice, dry_run=run.dry_run, progress=progress, **terms)
     parts: list[Part] = [listing(result.planned)]
     if result.planned and (more := result.written - len(result.planned)):
         parts.append(f"{counted(more, 'more row')} not shown.")
@@ -161,12 +122,13 @@ def resolve(run: Invocation, chosen: Conflicts, winner: bool, loser: bool, is_al
     else:
         end = " The next syncs bring them everywhere." if result.written else ""
         parts.append(f"{settled} settled, {written} written.{end}")
-    run.report(result, *parts)
-    return 1 if result.changed_since else 0
+    return result, *parts
 
 
-@conflicts.add(WRITES, "Replica.conflicts.retry --publication --table")
-def retry(run: Invocation, publication: str | None, table: str | None) -> None:
+@conflicts.add(
+    WRITES, "Replica.conflicts.retry() --publication --table", would="Refused changes would be sent again."
+)
+def retry(run: Invocation, done: RetryResult) -> Report:
     """Send again what a table refused.
 
     The next syncs do so by themselves when the row or the table's rules change. Meant are the changes that wait at this
@@ -175,17 +137,24 @@ def retry(run: Invocation, publication: str | None, table: str | None) -> None:
     Example:
       mergerepl conflicts retry --table orders
     """
-    chosen = run.replica.conflicts.where(table, publication=publication)
-    result = run.carry_out(chosen.retry, would="Refused changes would be sent again.")
     lines = [
         f"{counted(count, 'refused change')} at {typed(root)}: sent again with the next sync."
-        for root, count in result.waiting_at.items()
+        for root, count in done.waiting_at.items()
     ]
-    run.report(result, *lines or [f"{typed(str(chosen.root))}: no refused change waits."])
+    return done, *(lines or [f"{typed(run.root)}: no refused change waits."])
 
 
-@choosing(DESTROYS, "Replica.conflicts.drop --older-than", name="drop", hidden=True)
-def drop(run: Invocation, chosen: Conflicts, older_than: timedelta | None) -> None:
+def _dropped(result: PurgeResult) -> str:
+    return f"{counted(result.conflicts, 'conflict')}, {counted(result.rows, 'losing row')}"
+
+
+@conflicts.add(
+    DESTROYS,
+    f"Replica.conflicts.drop() {_CHOICE} [ID]... --older-than",
+    hidden=True,
+    asks=lambda run, planned: f"Remove {_dropped(planned)} at {run.root}?" if planned.conflicts else "",
+)
+def drop(run: Invocation, done: PurgeResult) -> Report:
     """Remove conflicts, with their losing rows.
 
     Without an ID and --older-than: those past the file's `conflict_retention`.
@@ -193,28 +162,19 @@ def drop(run: Invocation, chosen: Conflicts, older_than: timedelta | None) -> No
     Example:
       mergerepl conflicts drop --older-than 30d
     """
-
-    def removed(result: PurgeResult) -> str:
-        return f"{counted(result.conflicts, 'conflict')}, {counted(result.rows, 'losing row')}"
-
-    result = run.carry_out(
-        partial(chosen.drop, older_than=older_than),
-        asks=lambda planned: f"Remove {removed(planned)} at {chosen.root}?" if planned.conflicts else "",
-    )
-    end = "would be removed (--dry-run)" if run.dry_run else "removed"
-    run.report(result, f"{removed(result)} {end}.")
+    return done, f"{_dropped(done)} {'would be removed (--dry-run)' if run.dry_run else 'removed'}."
 
 
-def _standard_output(run: Invocation) -> TextIO:
+def _to_stream(run: Invocation) -> dict[str, Any]:
+    if run.given["output"] != "-":
+        return {}
     if run.as_json:
         raise click.UsageError("Standard output cannot have the object of --json and the result of -o -.")
-    return run.output.out
+    return {"output": run.output.out}
 
 
-@choosing(READS, "Replica.conflicts.export --output! --format", name="export")
-def export(
-    run: Invocation, chosen: Conflicts, output: str, format: Literal["csv", "json", "parquet"]
-) -> None:
+@conflicts.add(READS, f"Replica.conflicts.export() {_CHOICE} [ID]... --output! --format", also=_to_stream)
+def export(run: Invocation, found: Sequence[ExportedFile]) -> Report:
     """Write conflicts with their rows as CSV, JSON or Parquet.
 
     A file for each article in the folder that --output names, or all to standard output (-o -; no Parquet, and CSV of
@@ -224,16 +184,13 @@ def export(
       mergerepl conflicts export -o lost --format csv
       mergerepl conflicts export -o - --format json
     """
-    if output == "-":
-        chosen.export(_standard_output(run), format=format)
-        return
-    files = {each.file: each.conflicts for each in chosen.export(output, format=format)}
+    files = {each.file: each.conflicts for each in found}
     lines = [f"{file}: {counted(count, 'conflict')}" for file, count in files.items()]
-    run.report({"files": files}, *lines or ["No conflicts to export."])
+    return () if _to_stream(run) else ({"files": files}, *(lines or ["No conflicts to export."]))
 
 
-@choosing(READS, "Replica.conflicts.report --output! --limit=2000", name="report")
-def report(run: Invocation, chosen: Conflicts, output: str, limit: int) -> None:
+@conflicts.add(READS, f"Replica.conflicts.report() {_CHOICE} [ID]... --output! --limit=2000", also=_to_stream)
+def report(run: Invocation, count: int) -> Report:
     """Write one HTML page.
 
     It has the newest conflicts to look through, with what differs highlighted.
@@ -241,15 +198,13 @@ def report(run: Invocation, chosen: Conflicts, output: str, limit: int) -> None:
     Example:
       mergerepl conflicts report -o conflicts.html
     """
-    if output == "-":
-        chosen.report(_standard_output(run), limit=limit)
-        return
-    count = chosen.report(output, limit=limit)
-    run.report({"file": output, "conflicts": count}, f"{output}: {counted(count, 'conflict')}.")
+    file = run.given["output"]
+    shown = {"file": file, "conflicts": count}, f"{file}: {counted(count, 'conflict')}."
+    return () if _to_stream(run) else shown
 
 
-@conflicts.add(READS, "resolvers", hidden=True, is_at=False)
-def resolvers(run: Invocation) -> None:
+@conflicts.add(READS, "resolvers()", hidden=True, is_at=False)
+def resolvers(run: Invocation, found: Sequence[Resolver]) -> Report:
     """List the resolvers that a file may name.
 
     And the functions that this machine's agent has for the resolver `custom`.
@@ -257,9 +212,6 @@ def resolvers(run: Invocation) -> None:
     Example:
       mergerepl conflicts resolvers
     """
-    import mergerepl
-
-    found = mergerepl.resolvers()
+    own = [each for each in found if each.function]
     built_in = listing(each for each in found if each.function is None)
-    own = listing((each for each in found if each.function), columns("function=name, is=function"))
-    run.report({"resolvers": found}, built_in, own)
+    return {"resolvers": found}, built_in, listing(own, columns("function=name, is=function"))

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from functools import cached_property
+from functools import partial
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from mergerepl.cli.options import Parsed, number, option
-from mergerepl.cli.report.output import Output
-from mergerepl.errors import ConfigurationError, EngineLostError, MergeReplError
-from mergerepl.store.rehearsal import REHEARSED, rehearsed
-
-if TYPE_CHECKING:
-    from mergerepl.cli.place import CommandPlace
-    from mergerepl.cli.report.progress import Patience
-    from mergerepl.cli.report.table import Part
-    from mergerepl.model.progress import Progress
-    from mergerepl.replicas import Replica
+from mergerepl.cli.invocation import Invocation
+from mergerepl.cli.options import GENERAL, Parsed, made, number, option
 
 WIDTH = 90
-T = TypeVar("T")
 
 
 class Effect(Enum):
@@ -42,148 +29,6 @@ class Effect(Enum):
 READS, WRITES, DESTROYS, RUNS = Effect
 
 
-@dataclass
-class Invocation:
-    """One run of the command line, as its commands find it in their context."""
-
-    arguments: tuple[str, ...] = ()
-    given_progress: Progress | None = None
-    """In a warm agent, which runs a command for another process: what shows the progress there."""
-    error: Exception | None = None
-    """The error that ended it."""
-    files: list[str] = field(default_factory=list)
-    at: str | None = None
-    """The replica that `--at` names; None: the publisher, or the folder that is the place."""
-    dry_run: bool = False
-    yes: bool = False
-    as_json: bool = False
-    is_quiet: bool = False
-    is_verbose: bool = False
-    log_format: str = "text"
-    patience: Patience | None = None
-    """Shows that the command works if it takes long, until it writes or asks."""
-
-    @property
-    def may_have_left_work(self) -> bool:
-        """Whether the engine may still be at work: an error of ours says that it is not, unless the engine was lost."""
-        is_ours = isinstance(self.error, MergeReplError | click.ClickException)
-        return self.error is not None and (not is_ours or isinstance(self.error, EngineLostError))
-
-    @cached_property
-    def output(self) -> Output:
-        """Where results are reported."""
-        if self.patience is not None:
-            self.patience.end()
-        return Output(sys.stdout, is_for_programs=self.as_json, is_logged=self.log_format == "json")
-
-    def report(self, value: object, *parts: Part) -> None:
-        """Report a result: as JSON its value, as text the tables and sentences that show it."""
-        self.output.reported(value, *parts)
-
-    @cached_property
-    def progress(self) -> Progress:
-        """The display of this command's steps."""
-        from mergerepl.cli.report.progress import open_progress
-
-        quiet = self.is_quiet or self.as_json
-        return (not quiet and self.given_progress) or open_progress(
-            sys.stderr, quiet=quiet, log_format=self.log_format
-        )
-
-    def work(self, name: str, call: Callable[[], T]) -> T:
-        """Run a command; one that takes longer than two seconds shows that it works."""
-        if self.given_progress is not None or self.is_quiet or self.as_json:
-            return call()
-        from mergerepl.cli.report.progress import Patience
-
-        self.patience = Patience(self.progress, name)
-        self.patience.start()
-        try:
-            return call()
-        finally:
-            self.patience.end()
-
-    @cached_property
-    def place(self) -> CommandPlace:
-        """Return the project or the folder that the command works in.
-
-        Raises: ConfigurationError if there is none.
-        """
-        from mergerepl.cli.place import CommandPlace
-
-        place = CommandPlace(tuple(self.files), self.at)
-        (first, *_) = place.found
-        if not (first.is_given or self.is_quiet) and os.path.dirname(first.path) not in (os.getcwd(), ""):
-            click.echo(f"Using {first.path}", err=True)
-        return place
-
-    @property
-    def replica(self) -> Replica:
-        """The replica to work at: that of `--at`, else the publisher."""
-        return self.place.project.at(self.at)
-
-    @property
-    def has_place(self) -> bool:
-        """Whether there is a project or a folder of tables here, or one is given."""
-        from mergerepl.places import find_places
-
-        try:
-            find_places(self.files)
-        except ConfigurationError:
-            return False
-        return True
-
-    def confirm(self, question: str) -> None:
-        """Ask before rows are removed or overwritten, but in a dry run; an empty `question` is not asked.
-
-        Raises: UsageError if no terminal is there to ask; ClickException if the answer is no.
-        """
-        if self.yes or self.dry_run or not question:
-            return
-        if self.patience is not None:
-            self.patience.end()
-        if self.as_json or not sys.stdin.isatty():
-            raise click.UsageError(f"{question} Say --yes to go on, or see --dry-run. Nothing was changed.")
-        if not click.confirm(question, err=True):
-            raise click.ClickException("Declined. Nothing was changed.")
-
-    def carry_out(self, call: Callable[..., T], *, asks: str | Callable[[T], str] = "", would: str = "") -> T:
-        """Run a call that writes.
-
-        Args:
-            call: It takes `dry_run`, unless `would` is given.
-            asks: The question before it, with the place and the rows, or what makes it of the result of a dry run.
-            would: What would be done. A dry run ends the command at the first write, and reports it.
-        """
-        if isinstance(asks, str):
-            self.confirm(asks)
-        elif not (self.dry_run or self.yes):
-            self.confirm(asks(call(dry_run=True)))
-        if not would:
-            return call(dry_run=self.dry_run)
-        done: T = rehearsed(self.dry_run, call)
-        if done is REHEARSED:
-            text = f"{would} Nothing was changed (--dry-run)."
-            self.report({"dry_run": True, "would": would}, text)
-            raise click.exceptions.Exit(0)
-        return done
-
-
-_GENERAL: Mapping[tuple[str, str], dict[str, Any]] = {
-    ("-f --file files", "Project file or folder of tables. Default: nearest mergerepl.yml."): {
-        "metavar": "PATH",
-        "multiple": True,
-    },
-    ("--json as_json", "Print one JSON object."): {"is_flag": True},
-    ("-q --quiet is_quiet", "Show no progress."): {"is_flag": True},
-    ("--log-format log_format", "What is logged, and steps: json is one object a line."): {
-        "type": click.Choice(("text", "json"))
-    },
-    ("-v --verbose is_verbose", "Log more; show tracebacks."): {"is_flag": True},
-}
-"""The options that every command takes: names and help -> other terms."""
-
-
 def _general_options(*, is_root: bool) -> list[click.Option]:
     def note(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value:
@@ -193,15 +38,11 @@ def _general_options(*, is_root: bool) -> list[click.Option]:
             else:
                 setattr(invocation, str(parameter.name), value)
 
-    terms: dict[str, Any] = {"is_eager": True, "expose_value": False}
-    shared = {**terms, "callback": note, "hidden": not is_root}
-    found = [
-        click.Option(names.split(), help=help, **shared, **own) for (names, help), own in _GENERAL.items()
-    ]
-    version = click.Option(
-        ["-V", "--version"], help="Show the version.", is_flag=True, callback=_show_version, **terms
-    )
-    return [*found, version] if is_root else found
+    shared = {"is_eager": True, "expose_value": False, "callback": note, "hidden": not is_root}
+    found = {names: {**terms, **shared} for names, terms in GENERAL.items()}
+    found["-f/--file"]["type"] = None
+    found["-V/--version"]["callback"] = _show_version
+    return [made(*each) for each in found.items() if is_root or each[0] != "-V/--version"]
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -240,7 +81,6 @@ class Command(_Shared):
     effect = READS
     call = ""
     takes = ""
-    several_places = False
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Name the general options, which every command has."""
@@ -283,9 +123,9 @@ class Group(_Shared, click.Group):
         """Make a command of a function and add it to this group; `declared` as `command` has it."""
 
         def make(function: Callable[..., Any]) -> Command:
-            made = command(effect, f"--at {usage}" if self.is_at and is_at else usage, **declared)(function)
-            self.add_command(made)
-            return made
+            added = command(effect, f"--at {usage}" if self.is_at and is_at else usage, **declared)(function)
+            self.add_command(added)
+            return added
 
         return make
 
@@ -326,9 +166,9 @@ def first_sentence(command: click.Command) -> str:
 
 def group(name: str, help: str, *, is_at: bool = False) -> Group:
     """Return a group of commands; `is_at`: each works `--at` a replica."""
-    made = Group(name, help=keep_example(help))
-    made.is_at = is_at
-    return made
+    found = Group(name, help=keep_example(help))
+    found.is_at = is_at
+    return found
 
 
 def command(
@@ -338,9 +178,14 @@ def command(
     name: str | None = None,
     hidden: bool = False,
     several_places: bool = False,
-    **settings: Any,
+    one_of: str = "",
+    also: Callable[[Invocation], dict[str, Any]] = lambda run: {},
+    **questions: Any,
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Make a command of a function, which gets the `Invocation` and then its arguments by name.
+    """Make a command of a function.
+
+    It gets the `Invocation` and its arguments by name, and returns an exit code. If the call is written with `()`, it is
+    made with what was given: the function gets the `Invocation` and the result, and returns a `Report`.
 
     Args:
         effect: What it does to data. `--dry-run` and `--yes` come by it.
@@ -349,7 +194,9 @@ def command(
         name: Its name, if it is not that of the function.
         hidden: Whether only `help --all` lists it.
         several_places: Whether it takes several `-f`.
-        **settings: Terms of `click.Command`.
+        one_of: Options of which exactly one is to be given.
+        also: Makes arguments that the call has besides those that were given.
+        **questions: As `Invocation.carry_out` has them, where the call is made.
     """
     words = usage.split()
     takes = "".join(word for word in words if word.isupper())
@@ -363,26 +210,30 @@ def command(
             if len(invocation.files) > 1 and not several_places:
                 raise click.UsageError(f"`{ctx.command_path}` takes one -f.")
             _require_names(ctx, takes, given)
-            invocation.at = given.pop("at", None)
-            invocation.dry_run, invocation.yes = given.pop("dry_run", False), given.pop("yes", False)
+            _require_one(takes, one_of.split(), given)
+            for term in ("at", "dry_run", "yes"):
+                setattr(invocation, term, given.pop(term, None))
+            invocation.given = given
+            work = partial(function, invocation, **given)
+            if call.endswith("()"):
+                work = partial(invocation.reported_call, call, function, also, **questions)
             if effect is RUNS or given.get("interval") is not None:
-                return function(invocation, **given)
-            return invocation.work(made.name or "", lambda: function(invocation, **given))
+                return work()
+            return invocation.work(found.name or "", work)
 
         parameters: list[click.Parameter] = [_positional(takes)] if takes else []
         parameters += options
         parameters += [option("--dry-run")] if effect in (WRITES, DESTROYS) else []
         parameters += [option("--yes")] if effect is DESTROYS else []
-        made = Command(
+        found = Command(
             name or function.__name__.strip("_").replace("_", "-"),
             callback=run,
             params=parameters,
             help=keep_example(function.__doc__),
             hidden=hidden,
-            **settings,
         )
-        made.effect, made.call, made.takes, made.several_places = effect, call, takes, several_places
-        return made
+        found.effect, found.call, found.takes = effect, call.removesuffix("()"), takes
+        return found
 
     return make
 
@@ -429,6 +280,20 @@ def _require_names(ctx: click.Context, takes: str, given: dict[str, Any]) -> Non
             from mergerepl.cli.words import place_given
 
             raise place_given(ctx, word, kind_of(takes))
+
+
+def _require_one(takes: str, one_of: Sequence[str], given: dict[str, Any]) -> None:
+    """Refuse names beside `--all`, neither of them, and options of which one has to be chosen.
+
+    Raises: UsageError.
+    """
+    if "all" in given and takes.startswith("["):
+        names = f"{kind_of(takes).lower()}s"
+        if bool(given[names]) == given["all"]:
+            raise click.UsageError(f"Name the {names.replace('ids', 'IDs')}, or say --all.")
+    values = [given[str(option(each).name)] for each in one_of]
+    if one_of and sum(each not in (None, ()) and each is not False for each in values) != 1:
+        raise click.UsageError(f"Say one of {', '.join(one_of)}.")
 
 
 def _is_place(word: str, kind: str) -> bool:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command, group
-from mergerepl.cli.options import row_key
+from mergerepl.cli.grammar import DESTROYS, READS, WRITES, command, group
+from mergerepl.cli.invocation import Invocation
 from mergerepl.cli.report import tasks
 from mergerepl.cli.report.columns import listing, listing_or
+from mergerepl.cli.report.table import Report
 from mergerepl.errors import MergeReplError
-from mergerepl.model.tasks import UNKNOWN, Status, StatusWarning, check_code
+from mergerepl.model.tasks import UNKNOWN, Run, Status, StatusWarning, check_code
 from mergerepl.model.words import short
 from mergerepl.places import types_at
 
 if TYPE_CHECKING:
-    from mergerepl.model.schema_changes import AlterResult
-    from mergerepl.model.snapshot import Snapshot
-    from mergerepl.replicas import Partitions, Replica
+    from mergerepl.model.listing import Listing
+    from mergerepl.model.replica_status import PartitionInfo, RowInfo
+    from mergerepl.model.schema_changes import AlterResult, SchemaChange, SkippedChange
 
 
 @command(READS, "Project.status [REPLICA]... --type --check --metrics-file")
@@ -42,16 +42,18 @@ def status(
       mergerepl status north
       mergerepl status --check
     """
-    roots = run.place.roots(replicas)
+    from mergerepl.dashboard.metrics import read_metrics
+
+    roots = [str(run.project.at(name).root) for name in replicas] or run.project.own_roots()
     found: Sequence[Status]
-    write_metrics = None if metrics_file is None else metrics_writer(run, metrics_file)
+    metrics = None if metrics_file is None else read_metrics(metrics_file)
     try:
-        if write_metrics is None:
-            found = run.place.project.status(*replicas, type=type)
+        # The metrics have the state of all: nothing is read twice.
+        measured = None if metrics is None else metrics.measure(run.project, metrics_file)
+        if measured is None or replicas or type:
+            found = run.project.status(*replicas, type=type)
         else:
-            # The metrics have the state of all: nothing is read twice.
-            measured = write_metrics()
-            found = run.place.project.status(*replicas, type=type) if replicas or type else measured.statuses
+            found = measured.statuses
     except MergeReplError as error:
         types = [each for root in roots for each in types_at(root)]
         if not check or not types or (type and type not in types):
@@ -60,25 +62,6 @@ def status(
         found = [Status(type or types[0], roots[0], "", (warning,))]
     run.report({"status": found}, *tasks.status(found, check=check))
     return check_code(found) if check else 0
-
-
-def metrics_writer(run: Invocation, file: str) -> Callable[[], Snapshot]:
-    """Read a file of metrics, and return what writes it again, of the project as it is then.
-
-    Raises: ConfigurationError if the file cannot be continued.
-    """
-    from mergerepl.dashboard.metrics import read_metrics, write_metrics
-
-    metrics = read_metrics(file)
-
-    def write() -> Snapshot:
-        project = run.place.project
-        found = project.snapshot()
-        metrics.take(found, {each.root: each.name for each in project.replicas()})
-        write_metrics(metrics, file)
-        return found
-
-    return write
 
 
 @command(READS, "Project.pending [REPLICA]... --list --limit")
@@ -93,15 +76,15 @@ def pending(run: Invocation, replicas: tuple[str, ...], is_list: bool, limit: in
       mergerepl pending north --list --limit 100
     """
     if is_list:
-        rows = run.place.project.pending_rows(*replicas, limit=limit)
+        rows = run.project.pending_rows(*replicas, limit=limit)
         run.report({"rows": rows}, *tasks.pending_rows(rows))
         return
-    found = run.place.project.pending(*replicas)
+    found = run.project.pending(*replicas)
     run.report({"pending": found}, *tasks.pending(found))
 
 
-@command(READS, "Project.history [REPLICA]... --failed --type --limit")
-def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str | None, limit: int) -> None:
+@command(READS, "Project.history() [REPLICA]... --failed --type --limit")
+def history(run: Invocation, found: Listing[Run]) -> Report:
     """List sessions, batches and scans; --failed shows errors.
 
     Newest first, of the subscribers that are named, or of all. A sync that had nothing to do is not listed. The
@@ -111,12 +94,8 @@ def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str 
       mergerepl history --limit 5
       mergerepl history north --failed
     """
-    project = run.place.project
-    found = project.history(*replicas, failed=failed, type=type, limit=limit)
-    total = len(found)
-    if total == limit:
-        total = project.count_history(*replicas, failed=failed, type=type)
-    run.report({"runs": found, "total": total}, *tasks.history(found, failed=failed, total=total))
+    value = {"runs": found, "total": found.total}
+    return value, *tasks.history(found, failed=run.given["failed"], total=found.total)
 
 
 @command(READS, "Project.dashboard --output! --with-values", several_places=True)
@@ -131,7 +110,7 @@ def dashboard(run: Invocation, output: str, with_values: bool) -> None:
     Example:
       mergerepl dashboard -o status.html
     """
-    page = run.place.project.dashboard(with_values=with_values)
+    page = run.project.dashboard(with_values=with_values)
     if output == "-":
         run.output.out.write(page.html)
         return
@@ -140,8 +119,8 @@ def dashboard(run: Invocation, output: str, with_values: bool) -> None:
     run.report({"files": files}, *[f"{each} is written." for each in files])
 
 
-@command(READS, "Replica.row TABLE --key! --at --publication")
-def row(run: Invocation, table: str, key: tuple[str, ...], publication: str | None) -> None:
+@command(READS, "Replica.row() TABLE --key:row! --at --publication")
+def row(run: Invocation, found: RowInfo) -> Report:
     """Show one row at every replica, with its versions.
 
     Its lineage, colv and values, as sp_showrowreplicainfo does.
@@ -152,8 +131,7 @@ def row(run: Invocation, table: str, key: tuple[str, ...], publication: str | No
     """
     from mergerepl.cli.report.merge import row as report
 
-    found = run.replica.row(table, key=row_key(key), publication=publication)
-    run.report(*report(found))
+    return report(found)
 
 
 partitions = group(
@@ -170,19 +148,23 @@ partitions = group(
 )
 
 
-@partitions.add(READS, "Replica.partitions.list --publication", name="list")
-def list_partitions(run: Invocation, publication: str | None) -> None:
+@partitions.add(READS, "Replica.partitions.list() --publication", name="list")
+def list_partitions(run: Invocation, found: Sequence[PartitionInfo]) -> Report:
     """List the partitions, with the subscribers of each.
 
     Example:
       mergerepl partitions list
     """
-    found = _partitions(run).list(publication=publication)
-    run.report({"partitions": found}, *listing_or("There is no partition.", found))
+    return {"partitions": found}, *listing_or("There is no partition.", found)
 
 
-@partitions.add(WRITES, "Replica.partitions.add --host-name --suser-sname --publication", name="add")
-def add_partition(run: Invocation, **values: str | None) -> None:
+@partitions.add(
+    WRITES,
+    "Replica.partitions.add() --host-name --suser-sname --publication",
+    name="add",
+    would="A partition would be added.",
+)
+def add_partition(run: Invocation, added: PartitionInfo) -> Report:
     """Add a partition before its first subscription.
 
     One that is there stays as it is.
@@ -190,12 +172,17 @@ def add_partition(run: Invocation, **values: str | None) -> None:
     Example:
       mergerepl partitions add --host-name North
     """
-    added = run.carry_out(partial(_partitions(run).add, **values), would="A partition would be added.")
-    run.report(added, listing([added]))
+    return added, listing([added])
 
 
-@partitions.add(DESTROYS, "Replica.partitions.drop PARTITION", name="drop")
-def drop_partition(run: Invocation, partition: int) -> None:
+@partitions.add(
+    DESTROYS,
+    "Replica.partitions.drop() PARTITION",
+    name="drop",
+    asks="Drop partition {partition} of {run.root}?",
+    would="Partition {partition} would be dropped.",
+)
+def drop_partition(run: Invocation, dropped: PartitionInfo) -> Report:
     """Drop a partition that no subscription has.
 
     Its id is not used again.
@@ -203,21 +190,7 @@ def drop_partition(run: Invocation, partition: int) -> None:
     Example:
       mergerepl partitions drop 3
     """
-    dropped = run.carry_out(
-        partial(_partitions(run).drop, partition),
-        asks=f"Drop partition {partition} of {run.place.root()}?",
-        would=f"Partition {partition} would be dropped.",
-    )
-    run.report(dropped, listing([dropped]))
-
-
-def _partitions(run: Invocation) -> Partitions:
-    return _merge_replica(run, "partitions").partitions
-
-
-def _merge_replica(run: Invocation, what: str) -> Replica:
-    run.place.of_type("merge", what)
-    return run.replica
+    return dropped, listing([dropped])
 
 
 schema = group(
@@ -235,8 +208,8 @@ schema = group(
 )
 
 
-@schema.add(READS, "Replica.schema.list --publication", name="list")
-def list_schema(run: Invocation, publication: str | None) -> None:
+@schema.add(READS, "Replica.schema.list() --publication", name="list")
+def list_schema(run: Invocation, found: Sequence[SchemaChange]) -> Report:
     """List the schema changes, with the subscribers that have them.
 
     Newest first. A subscriber that is pending gets the change with its next sync.
@@ -245,13 +218,22 @@ def list_schema(run: Invocation, publication: str | None) -> None:
       mergerepl schema list
       mergerepl schema list --at north
     """
-    found = _merge_replica(run, "schema").schema.list(publication=publication)
     none = "No schema change is recorded; `mergerepl capture` at the publisher records new ones."
-    run.report({"schema": found}, *listing_or(none, found))
+    return {"schema": found}, *listing_or(none, found)
 
 
-@schema.add(DESTROYS, "Replica.schema.alter TABLE --ddl! --publication --no-ask", name="alter", is_at=False)
-def alter_table(run: Invocation, table: str, no_ask: bool, **terms: Any) -> None:
+def _dropped(run: Invocation, planned: AlterResult) -> str:
+    return f"Run {planned.statement} on {planned.table}?" if planned.is_drop else ""
+
+
+@schema.add(
+    DESTROYS,
+    "Replica.schema.alter() TABLE --ddl! --publication --no-ask",
+    name="alter",
+    is_at=False,
+    asks=_dropped,
+)
+def alter_table(run: Invocation, done: AlterResult) -> Report:
     """Change a column of a published table.
 
     One of ADD COLUMN name type [COMMENT 'text'], DROP COLUMN name, RENAME COLUMN name TO name, ALTER COLUMN name TYPE type.
@@ -260,22 +242,20 @@ def alter_table(run: Invocation, table: str, no_ask: bool, **terms: Any) -> None
     column is dropped.
 
     Example:
-      mergerepl schema alter orders --ddl "ADD COLUMN note STRING" --dry-run
+      mergerepl schema alter orders --ddl "ADD COLUMN note STRING"
       mergerepl schema alter orders --ddl "RENAME COLUMN note TO remark"
     """
-    alter = partial(_merge_replica(run, "schema").schema.alter, table, ask=not no_ask, **terms)
-
-    def question(planned: AlterResult) -> str:
-        return f"Run {planned.statement} on {planned.table}?" if planned.is_drop else ""
-
-    done = run.carry_out(alter, asks=question)
-    said = f"{done.table}: {done.statement}."
-    said += " Nothing was changed (--dry-run)." if done.dry_run else " The next sync carries it."
-    run.report(done, listing(done.answers), said)
+    said = "Nothing was changed (--dry-run)." if done.dry_run else "The next sync carries it."
+    return done, listing(done.answers), f"{done.table}: {done.statement}. {said}"
 
 
-@schema.add(WRITES, "Replica.schema.skip CHANGE --undo --publication", name="skip")
-def skip_schema(run: Invocation, change: int, undo: bool, **terms: Any) -> None:
+@schema.add(
+    WRITES,
+    "Replica.schema.skip() CHANGE --undo --publication",
+    name="skip",
+    would="Schema change {change} would be skipped or taken again.",
+)
+def skip_schema(run: Invocation, done: SkippedChange) -> Report:
     """Let a subscriber leave out a schema change.
 
     CHANGE is the number that `schema list` shows; the subscriber, named by --at, must not have the change yet. A column
@@ -286,13 +266,8 @@ def skip_schema(run: Invocation, change: int, undo: bool, **terms: Any) -> None:
       mergerepl schema skip 3 --at north
       mergerepl schema skip 3 --at north --undo
     """
-    done = run.carry_out(
-        partial(_merge_replica(run, "schema").schema.skip, change, undo=undo, **terms),
-        would=f"Schema change {change} would be {'taken again' if undo else 'skipped'}.",
-    )
-    what = "takes again" if undo else "skips"
-    said = [
+    what = "takes again" if run.given["undo"] else "skips"
+    said = (
         f"{short(done.subscriber)} {what} change {done.version} of {done.table}: {', '.join(done.changes)}."
-    ]
-    said += [f"Run it there: {each}" for each in done.statements]
-    run.report(done, *said)
+    )
+    return done, said, *(f"Run it there: {each}" for each in done.statements)

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import click
 
-from mergerepl.cli.grammar import WIDTH, Group, Invocation, keep_example, write_commands
+from mergerepl.cli.grammar import WIDTH, Group, keep_example, write_commands
+from mergerepl.cli.invocation import FAILED, INTERRUPTED, TRANSIENT, Invocation
 from mergerepl.cli.standard_output import StandardOutput, say_error, standard_output
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.progress import Progress
@@ -32,7 +33,6 @@ COMMANDS: Final[dict[str, dict[str, str]]] = {
     "": {"abort": "project", "touch": "upkeep", "completion": "completion"},
 }
 """Tasks in the order of `--help` -> the commands of each and their modules. The last ones are hidden."""
-FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130
 
 
 class Interrupted(click.ClickException):

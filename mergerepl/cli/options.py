@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
-from mergerepl.model.conflict_filter import ConflictStatus
 from mergerepl.model.listing import LONGEST_LIST
+from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.model.words import CONFLICT_NAMES, parse_duration
 
+T = TypeVar("T")
 DURATION = "30s, 5m, 2h, 7d, 2w or `14 days`"
 LONGEST = timedelta(days=36_500)
 _SIZE = re.compile(r"(\d{1,6})\s*MB", re.IGNORECASE)
@@ -127,225 +128,217 @@ def _point(text: str, *, is_end: bool, kinds: Collection[str] = _POINTS.keys()) 
     raise ValueError(f"{text!r} is no {' or '.join(kinds)}: write {forms}.")
 
 
-def row_key(given: Iterable[str]) -> dict[str, str]:
-    """Return the columns and values of `--key order_id=7 --key line=1`.
-
-    Raises: UsageError if a column has no value, or several.
-    """
-    try:
-        pairs = [pair(each) for each in given]
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--key") from error
+def _row_key(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str] | None:
+    """Return the columns and values of `--key order_id=7 --key line=1`; None without any."""
+    pairs = [_parsed(pair, each) for each in given]
     if len(dict(pairs)) < len(pairs):
         raise click.UsageError("A column of --key is given twice.")
-    return dict(pairs)
+    return dict(pairs) or None
 
 
-def key_columns(given: Iterable[str]) -> tuple[str, ...]:
-    """Return the columns of `--key order_id,line`.
-
-    Raises: UsageError if a column has a value.
-    """
-    try:
-        found = tuple(name for each in given for name in names(each))
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--key") from error
+def _key_columns(
+    ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """Return the columns of `--key order_id,line`; None without any."""
+    found = tuple(name for each in given for name in _parsed(names, each))
     if any("=" in name for name in found):
-        raise click.BadParameter(
-            "give columns without values, as in --key order_id,line.", param_hint="--key"
-        )
-    return found
+        raise click.BadParameter("give columns without values, as in --key order_id,line.")
+    return found or None
 
 
-def _stated(
-    help: str, metavar: str | None = None, parse: Callable[[str], Any] | None = None, **terms: Any
-) -> dict[str, Any]:
-    """Return the terms of an option; `parse` makes its value of a text."""
-    kind = {} if parse is None else {"type": Parsed(metavar or "TEXT", parse)}
-    return {"help": help, "metavar": metavar, **kind, **terms}
+def _parsed(parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
-def _flag(help: str, **terms: Any) -> dict[str, Any]:
-    return {"help": help, "is_flag": True, **terms}
-
-
-def _choice(help: str, choices: str, **terms: Any) -> dict[str, Any]:
-    return {"help": help, "type": click.Choice(choices.split("|")), **terms}
-
-
-def _whole(help: str, metavar: str = "N", least: int = 1, **terms: Any) -> dict[str, Any]:
-    return {"help": help, "metavar": metavar, "type": click.IntRange(min=least), **terms}
-
-
-TABLE: Final[dict[str, dict[str, Any]]] = {
-    # -- what is meant
-    "--publication": _stated("Only this publication.", "NAME"),
-    "--table": _stated("Only this table.", "TABLE"),
-    "--type": _choice("Only this type.", "merge|transactional|cdc|tracking"),
-    "--at": _stated("The replica to look at or to change; else the publisher.", "REPLICA"),
-    "--key": _stated(
-        "What identifies a row: a,b declares columns, a=7 is a value; may repeat.",
-        "COLUMN[=VALUE]",
-        multiple=True,
-    ),
-    "--where": _stated("Only rows that meet this condition.", "CONDITION"),
-    "--from": _stated(
-        "From this time (UTC), LSN or number on.", "X", partial(_point, is_end=False), dest="from_"
-    ),
-    "--to": _stated("Up to this time (UTC), LSN or number, with it.", "X", partial(_point, is_end=True)),
-    "--older-than": _stated(f"Only what is older: {DURATION}.", "AGE", age),
-    "--limit": _stated("Rows to show, newest first.", "N|all", limit, default="20"),
-    "--all": _flag("Every object, in place of names.", dest="is_all"),
-    "--list": _flag("List the rows, with their keys and generations.", dest="is_list"),
-    "--without-metadata": _flag("Only rows that were never captured."),
-    "--only": _stated("Only these kinds, with commas.", "KIND", names),
-    "--failed": _flag("Only what failed, with the reason."),
-    # -- how it is done
-    "--dry-run": _flag("Show what would be done; change nothing."),
-    "-y/--yes": _flag("Do not ask before rows are removed or overwritten."),
-    "--force": _flag("Overwrite rows that were changed since."),
-    "-o/--output": _stated("Where the result goes; - is standard output.", "PATH", path_here),
-    "--format": _choice("The form of the result.", "csv|json|parquet", default="csv"),
-    "--interval": _stated(f"Repeat after this time: {DURATION}.", "TIME", duration),
-    "--streams": _whole("Articles that are worked on at a time."),
-    "--engine": _choice(
-        "What writes the tables: Spark alone, or delta-rs where few rows changed (auto).", "spark|auto"
-    ),
-    "--no-agent": _flag("Work in this process, even if an agent runs."),
-    "--procedures": _stated(
-        "Import a module that registers procedures; may repeat.", "MODULE", multiple=True
-    ),
-    "--skip-errors": _stated("Go on after these errors, such as 20598,2627.", "NUMBERS", numbers),
-    "--wait": {
-        "help": "Seconds to wait for a cycle that runs.",
-        "metavar": "SECONDS",
-        "type": click.FloatRange(min=0),
-        "default": 600.0,
-        "dest": "wait_s",
-    },
-    "--print-schema": _flag("Print the JSON Schema of project files."),
-    "--detach": _flag("Run in the background."),
-    "--with-values": _flag("Also write the conflict reports, which have values of rows."),
-    "--metrics": _stated("Serve metrics for Prometheus, as at 127.0.0.1:9464.", "HOST:PORT"),
-    "--metrics-file": _stated("Write metrics for Prometheus to this file.", "FILE", path_here),
-    "--dashboard": _stated("Write the page of `mergerepl dashboard` every --interval.", "PAGE", path_here),
-    "--ddl": _stated("The change of a column, as it follows ALTER TABLE and the name.", "STATEMENT"),
-    "--undo": _flag("Take it again."),
-    "--no-ask": _flag("Do not ask the subscribers if they can follow."),
-    "--no-sync": _flag("Run no syncs but those that commands hand over."),
-    "--restart": _flag("Begin again from a snapshot of the present rows."),
-    "--compare": _flag("Bridge a gap by the difference of the versions around it."),
-    # -- merge
-    "--direction": _choice(
-        "Upload is from the subscriber to the publisher.", "both|upload|download", default="both"
-    ),
-    "--validate": _choice(
-        "Compare afterwards, by number of rows, the rows of this session, or row by row.",
-        "rowcount|touched|checksum",
-    ),
-    "--validate-interval": _stated(f"Compare at most this often: {DURATION}.", "TIME", duration),
-    "--retries": _whole(
-        "How often a session is run again that failed for a reason that may pass, after the others.",
-        least=0,
-        default=0,
-    ),
-    "--level": _choice("Compare numbers of rows, or row by row.", "rowcount|checksum", default="checksum"),
-    "--source": _choice("The side whose rows are right.", "publisher|subscriber", default="publisher"),
-    "--upload-first": _flag("Changes that were not sent go up: equal ones fall away, conflicts are decided."),
-    "--discard-local": _flag("Give up changes that were not sent; their rows are exported first."),
-    "--check": _flag("End as a monitor's check: 0 well, 1 warning, 2 critical, 3 unknown."),
-    "--start-engine": _flag("Also start the Spark engine (about ten seconds)."),
-    "--fix": _flag("Write files again that other libraries read or remove wrongly."),
-    "--file-size": _stated(
-        "Size of the new files, about; files of up to twice that stay.", "SIZE", file_size, default="128MB"
-    ),
-    "--host-name": _stated("What HOST_NAME() gives in the partition.", "VALUE"),
-    "--suser-sname": _stated("What SUSER_SNAME() gives in the partition.", "VALUE"),
-    # -- conflicts
-    "--conflict-type": {
-        "help": "Only conflicts of this type (1 to 10); may repeat.",
-        "metavar": "N",
-        "type": click.IntRange(min(CONFLICT_NAMES), max(CONFLICT_NAMES)),
-        "multiple": True,
-    },
-    "--column": _stated("Only with this column in conflict.", "NAME"),
-    "--resolver": _stated("Only those that this resolver decided.", "NAME"),
-    "--status": _choice("Only open or settled ones.", "|".join(ConflictStatus)),
-    "--count-by": _stated("Count them by these: day, table, type, resolver.", "FIELD,...", names),
-    "--winner": _flag("The outcome stands: settle the conflict and write nothing."),
-    "--loser": _flag("Write what lost: the row, the columns in conflict, or the delete."),
-    "--set": _stated("Write this value; may repeat.", "COLUMN=VALUE", pair, multiple=True, dest="values"),
-    "--set-null": _stated("Write NULL; may repeat.", "COLUMN", multiple=True, dest="nulls"),
-    "--whole-row": _flag("Of a loser by columns write the whole row."),
-    "--message": _stated("Why, for the record.", "TEXT", default=""),
-    # -- transactional
-    "--operation": _choice("Only this procedure.", "insert|update|delete"),
-    "--batch": _flag("The one MERGE that stands for all three."),
-    "--custom": _flag("Python to begin procedures of your own with."),
-    # -- cdc
-    "--name": _stated("Name of the capture instance.", "INSTANCE"),
-    "--columns": _stated("The columns to capture; else all.", "COLUMNS", names),
-    "--no-net": _flag("Support no net changes; else if there is a key."),
-    "--on-gap": _choice(
-        "What happens to versions whose change feed is gone.", "compare|stop", default="compare"
-    ),
-    "--log-retention": _stated("How long removed files of captured tables are kept at least.", "TIME"),
-    "--role": _stated("Gating role; stored and shown only.", "NAME", dest="role_name"),
-    "--index-name": _stated("A name for the key; stored and shown only.", "NAME"),
-    "--maxtrans": _whole("capture: transactions of a cycle at most (1,000)."),
-    "--maxscans": _whole("capture: cycles before it waits (10)."),
-    "--continuous/--once": {"help": "capture: whether it goes on after it waited.", "default": None},
-    "--pollinginterval": _whole("capture: seconds that it waits (5).", "SECONDS", least=0),
-    "--retention": _whole("cleanup: minutes that change rows are kept (4,320).", "MINUTES", least=0),
-    "--threshold": _whole("cleanup: rows of a statement at most (5,000)."),
-    "--schedule": _stated("cleanup: local time of day (02:00).", "HH:MM"),
-    "--no-start": _flag("Do not start the job."),
-    "--row-filter": _choice(
-        "all, rows before updates too (all-update-old); of net changes: with mask, or with 5 for insert or update.",
-        "all|all-update-old|all-with-mask|all-with-merge",
-        default="all",
-    ),
-    "--net": _flag("One change for each row."),
-    "--into": _stated("The Delta table that is brought up to date.", "PATH"),
-    "--consumer": _stated("Name of the consumer: each has a cursor of its own.", "NAME"),
-    "--no-initial": _flag(
-        "Take the rows of a target without a cursor as they are; else a snapshot fills it."
-    ),
-    # -- tracking
-    "--rowguid": _stated("A string column of GUIDs, in place of --key.", "COLUMN"),
-    "--track": _stated("What is tracked.", "LIST", names, default="insert,update,delete"),
-    "--foreign": _choice(
-        "What happens to commits that go through no transaction.", "adopt|refuse", default="adopt"
-    ),
-    "--keep-columns": _flag("Leave the three columns in the table."),
-    "--start": _choice("Where a new consumer begins, by default at the beginning.", "beginning|now"),
-    "--enumeration": _choice(
-        "documented: the printed queries, which lose changes in some orders.",
-        "exact|documented",
-        default="exact",
-    ),
-    "--exclude-context": _stated("Leave out what came from the consumer itself.", "GUID"),
-    "--window": _stated("The window.json that `enumerate` wrote.", "FILE", path_here),
-    "--fresh": _stated("Tables that were copied whole.", "TABLES", names),
+_KINDS: Final[dict[str, dict[str, Any]]] = {
+    "row": {"callback": _row_key},
+    "columns": {"callback": _key_columns},
+    "names": {"type": Parsed("TABLE", names)},
 }
-"""The names of an option -> the terms of its click.Option."""
+"""What follows the name of an option after a colon -> the terms that it brings."""
+
+
+_GENERAL = """
+-f/--file PATH * >files: Project file or folder of tables. Default: nearest mergerepl.yml.
+--json >as_json: Print one JSON object.
+-q/--quiet >is_quiet: Show no progress.
+--log-format text|json: What is logged, and steps: json is one object a line.
+-v/--verbose >is_verbose: Log more; show tracebacks.
+-V/--version: Show the version.
+"""
+"""The options that every command takes, written like `_OPTIONS`."""
+_OPTIONS = """
+--publication NAME: Only this publication.
+--table TABLE: Only this table.
+--type merge|transactional|cdc|tracking: Only this type.
+--at REPLICA: The replica to look at or to change; else the publisher.
+--key COLUMN[=VALUE] *: What identifies a row: a,b declares columns, a=7 is a value; may repeat.
+--where CONDITION: Only rows that meet this condition.
+--from X >from_: From this time (UTC), LSN or number on.
+--to X: Up to this time (UTC), LSN or number, with it.
+--older-than AGE: Only what is older: DURATION.
+--limit N|all =20: Rows to show, newest first.
+--all: Every object, in place of names.
+--list >is_list: List the rows, with their keys and generations.
+--without-metadata: Only rows that were never captured.
+--only KIND: Only these kinds, with commas.
+--failed: Only what failed, with the reason.
+--dry-run: Show what would be done; change nothing.
+-y/--yes: Do not ask before rows are removed or overwritten.
+--force: Overwrite rows that were changed since.
+-o/--output PATH: Where the result goes; - is standard output.
+--format csv|json|parquet =csv: The form of the result.
+--interval TIME: Repeat after this time: DURATION.
+--streams N: Articles that are worked on at a time.
+--engine spark|auto: What writes the tables: Spark alone, or delta-rs where few rows changed (auto).
+--no-agent >agent: Work in this process, even if an agent runs.
+--procedures MODULE *: Import a module that registers procedures; may repeat.
+--skip-errors NUMBERS: Go on after these errors, such as 20598,2627.
+--wait SECONDS =600 >wait_s: Seconds to wait for a cycle that runs.
+--print-schema: Print the JSON Schema of project files.
+--detach: Run in the background.
+--with-values: Also write the conflict reports, which have values of rows.
+--metrics HOST:PORT: Serve metrics for Prometheus, as at 127.0.0.1:9464.
+--metrics-file FILE: Write metrics for Prometheus to this file.
+--dashboard PAGE: Write the page of `mergerepl dashboard` every --interval.
+--ddl STATEMENT: The change of a column, as it follows ALTER TABLE and the name.
+--undo: Take it again.
+--no-ask >ask: Do not ask the subscribers if they can follow.
+--no-sync >sync: Run no syncs but those that commands hand over.
+--restart: Begin again from a snapshot of the present rows.
+--compare: Bridge a gap by the difference of the versions around it.
+--direction both|upload|download =both: Upload is from the subscriber to the publisher.
+--validate rowcount|touched|checksum: Compare afterwards, by number of rows, the rows of this session, or
+    row by row.
+--validate-interval TIME: Compare at most this often: DURATION.
+--retries TIMES =0: How often a session is run again that failed for a reason that may pass, after the
+    others.
+--level rowcount|checksum =checksum: Compare numbers of rows, or row by row.
+--source publisher|subscriber =publisher: The side whose rows are right.
+--upload-first: Changes that were not sent go up: equal ones fall away, conflicts are decided.
+--discard-local: Give up changes that were not sent; their rows are exported first.
+--check: End as a monitor's check: 0 well, 1 warning, 2 critical, 3 unknown.
+--start-engine: Also start the Spark engine (about ten seconds).
+--fix: Write files again that other libraries read or remove wrongly.
+--file-size SIZE =128MB: Size of the new files, about; files of up to twice that stay.
+--host-name VALUE: What HOST_NAME() gives in the partition.
+--suser-sname VALUE: What SUSER_SNAME() gives in the partition.
+--conflict-type TYPE *: Only conflicts of this type (1 to 10); may repeat.
+--column NAME: Only with this column in conflict.
+--resolver NAME: Only those that this resolver decided.
+--status open|settled: Only open or settled ones.
+--count-by FIELD,...: Count them by these: day, table, type, resolver.
+--winner: The outcome stands: settle the conflict and write nothing.
+--loser: Write what lost: the row, the columns in conflict, or the delete.
+--set COLUMN=VALUE * >values: Write this value; may repeat.
+--set-null COLUMN * >nulls: Write NULL; may repeat.
+--whole-row: Of a loser by columns write the whole row.
+--message TEXT =: Why, for the record.
+--operation insert|update|delete: Only this procedure.
+--batch: The one MERGE that stands for all three.
+--custom: Python to begin procedures of your own with.
+--name INSTANCE: Name of the capture instance.
+--columns COLUMNS: The columns to capture; else all.
+--no-net >net: Support no net changes; else if there is a key.
+--on-gap compare|stop =compare: What happens to versions whose change feed is gone.
+--log-retention TIME: How long removed files of captured tables are kept at least.
+--role NAME >role_name: Gating role; stored and shown only.
+--index-name NAME: A name for the key; stored and shown only.
+--maxtrans N: capture: transactions of a cycle at most (1,000).
+--maxscans N: capture: cycles before it waits (10).
+--continuous/--once: capture: whether it goes on after it waited.
+--pollinginterval SECONDS: capture: seconds that it waits (5).
+--retention MINUTES: cleanup: minutes that change rows are kept (4,320).
+--threshold N: cleanup: rows of a statement at most (5,000).
+--schedule HH:MM: cleanup: local time of day (02:00).
+--no-start >start: Do not start the job.
+--row-filter all|all-update-old|all-with-mask|all-with-merge =all: all, rows before updates too
+    (all-update-old); of net changes: with mask, or with 5 for insert or update.
+--net: One change for each row.
+--into TARGET >target: The Delta table that is brought up to date.
+--consumer NAME: Name of the consumer: each has a cursor of its own.
+--no-initial >initial: Take the rows of a target without a cursor as they are; else a snapshot fills it.
+--rowguid COLUMN: A string column of GUIDs, in place of --key.
+--track LIST =insert,update,delete: What is tracked.
+--foreign adopt|refuse =adopt: What happens to commits that go through no transaction.
+--keep-columns: Leave the three columns in the table.
+--start beginning|now: Where a new consumer begins, by default at the beginning.
+--enumeration exact|documented =exact: documented: the printed queries, which lose changes in some orders.
+--exclude-context GUID: Leave out what came from the consumer itself.
+--window FILE: The window.json that `enumerate` wrote.
+--fresh TABLES: Tables that were copied whole.
+"""
+"""One option a line: its names, and what it takes: choices, or a word in capitals (`_TYPES`); none for a flag. `=` stands
+before a default, `>` before another name for the keyword, `*` for several. The flag `--no-x` makes its keyword False."""
+
+_TYPES: Final[dict[str, click.ParamType[Any]]] = {
+    "N": click.IntRange(min=1),
+    **dict.fromkeys(("TIMES", "SECONDS", "MINUTES"), click.IntRange(min=0)),
+    "TYPE": click.IntRange(min(CONFLICT_NAMES), max(CONFLICT_NAMES)),
+    **{
+        name: Parsed(name, parse)
+        for name, parse in (
+            *(("AGE", age), ("TIME", duration), ("SIZE", file_size), ("N|all", limit), ("NUMBERS", numbers)),
+            *(("PATH", path_here), ("FILE", path_here), ("PAGE", path_here), ("COLUMN=VALUE", pair)),
+            *(("KIND", names), ("FIELD,...", names), ("COLUMNS", names), ("TABLES", names)),
+            ("LIST", TrackingOptions.of),
+        )
+    },
+}
+"""What an option takes -> how it is parsed; other words are text."""
+
+
+def _terms(stated: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names of each option with the terms of its `click.Option`."""
+    for line in stated.replace("\n    ", " ").strip().splitlines():
+        words, help = line.replace("DURATION", DURATION).split(": ", 1)
+        name, *rest = words.split()
+        terms: dict[str, Any] = {"help": help, "multiple": "*" in rest}
+        for word in rest:
+            if word[0] in "=>":
+                terms["default" if word[0] == "=" else "dest"] = word[1:]
+            elif word[0].isupper():
+                terms |= {"metavar": word, "type": _TYPES.get(word)}
+            elif word != "*":
+                terms["type"] = click.Choice(word.split("|"))
+        if "type" not in terms:
+            is_two_way = name.count("--") == 2
+            terms |= {"default": None} if is_two_way else {"is_flag": True}
+            terms |= {"flag_value": False, "default": None} if name.startswith("--no-") else {}
+        yield name, terms
+
+
+GENERAL: Final = dict(_terms(_GENERAL))
+TABLE: Final = dict(_terms(_OPTIONS))
+"""The names of an option -> the terms of its `click.Option`."""
 _NAMES = {part: stated for stated in TABLE for part in stated.split("/") if part.startswith("--")}
 
 
 def option(word: str) -> click.Option:
     """Return an option of the table by its long name.
 
-    `--output!` is required, `--limit=5` has a default of its own, and `--to:LSN|time` is an end of these kinds.
+    `--output!` is required and `--limit=5` has a default of its own. `--to:LSN|time` is an end of these kinds, `--key:row`
+    takes columns with values, `--key:columns` without, and `--table:names` several.
     """
     name, _, default = word.rstrip("!").partition("=")
-    name, _, kinds = name.partition(":")
+    name, _, kind = name.partition(":")
     stated = _NAMES[name]
     given = {**TABLE[stated], "required": word.endswith("!")}
     given |= {"default": default} if default else {}
-    given |= (
-        {"type": Parsed("X", partial(_point, is_end=name == "--to", kinds=kinds.split("|")))} if kinds else {}
-    )
+    if kind in _KINDS:
+        given |= _KINDS[kind]
+    elif kind:
+        given["type"] = Parsed("X", partial(_point, is_end=name == "--to", kinds=kind.split("|")))
     given["show_default"] = bool(given.get("default"))
-    spelled = [stated] if "--no-" in stated or "--once" in stated else stated.split("/")
+    return made(stated, given)
+
+
+def made(stated: str, terms: Mapping[str, Any]) -> click.Option:
+    """Return an option by its names and its terms."""
+    given = dict(terms)
+    spelled = [stated] if stated.count("--") == 2 else stated.split("/")
     dest = given.pop("dest", None)
     return click.Option([*spelled, *([dest] if dest else [])], **given)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mergerepl.agents.client import agent_roots
-from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, command
-from mergerepl.cli.look import metrics_writer
-from mergerepl.cli.main import FAILED, TRANSIENT, run_command
+from mergerepl.cli.grammar import DESTROYS, WRITES, command
+from mergerepl.cli.invocation import FAILED, Invocation, exit_code
+from mergerepl.cli.main import run_command
 from mergerepl.cli.report import merge
+from mergerepl.cli.report.table import Report
 from mergerepl.cli.standard_output import say_error
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.results import ApplyResult, SyncResult
@@ -21,6 +23,9 @@ from mergerepl.model.tasks import MERGE
 from mergerepl.model.words import counted
 from mergerepl.places import FILE_NAME, types_at
 from mergerepl.settings import agent_file
+
+if TYPE_CHECKING:
+    from mergerepl.model.tasks import Captured
 
 
 @command(WRITES, "Project.init [ROOT]... --type --output --print-schema")
@@ -67,7 +72,7 @@ def apply(run: Invocation) -> None:
       mergerepl apply --dry-run
       mergerepl apply -f sales.yml
     """
-    project = run.place.project
+    project = run.project
     # A new document removes nothing, and neither does a merge publication.
     has_rows_to_remove = any(
         each.type not in (MERGE, "") and each.type in types_at(each.root) for each in project.replicas()
@@ -94,7 +99,7 @@ def sync(
     run: Invocation,
     replicas: tuple[str, ...],
     interval: timedelta | None,
-    no_agent: bool,
+    agent: bool | None,
     procedures: tuple[str, ...],
     skip_errors: tuple[int, ...] | None,
     metrics_file: str | None,
@@ -125,18 +130,23 @@ def sync(
       mergerepl sync north --dry-run
       mergerepl sync -f sales.yml --interval 60s
     """
+    from mergerepl.dashboard.metrics import read_metrics
+
     options |= {"dry_run": run.dry_run, "procedures": procedures, "skip_errors": skip_errors or ()}
     is_handed_over = run.given_progress is not None
     progress = run.progress
     if metrics_file is not None and run.dry_run:
         raise click.UsageError("A dry run writes no --metrics-file.")
     # The process that handed the command over writes the file.
-    is_measured = metrics_file is not None and not is_handed_over
-    write_metrics = metrics_writer(run, metrics_file or "") if is_measured else lambda: None
+    metrics = None if metrics_file is None or is_handed_over else read_metrics(metrics_file)
+
+    def write_metrics() -> None:
+        if metrics is not None:
+            metrics.measure(run.project, metrics_file)
 
     def once() -> SyncResult:
         with progress:
-            project = run.place.project
+            project = run.project
             project.is_long_running = interval is not None or is_handed_over
             return project.sync(*replicas, progress=progress, **options)
 
@@ -152,54 +162,32 @@ def sync(
         progress = NoProgress()  # One line a round, and no others.
         # Procedures that were loaded for this command would be there for others, too.
         with CommandServer(
-            [] if no_agent or procedures else agent_roots(run.place.paths), run_command, warm_up
+            [] if agent is False or procedures else agent_roots(run.paths), run_command, warm_up
         ) as server:
-            return (
-                0
-                if repeat(
-                    measured_round,
-                    merge.Rounds(run.output),
-                    interval_s=int(interval.total_seconds()),
-                    pause=server.serve,
-                )
-                else FAILED
-            )
+            shown, seconds = merge.Rounds(run.output), int(interval.total_seconds())
+            is_well = repeat(measured_round, shown, interval_s=seconds, pause=server.serve)
+            return 0 if is_well else FAILED
     # Functions of users, which may be other ones in the agent, stay here.
-    is_for_agent = not (no_agent or procedures or is_handed_over or agent_file()[0].exists())
+    is_for_agent = not (agent is False or procedures or is_handed_over or agent_file()[0].exists())
     if is_for_agent:
         from mergerepl.agents.client import hand_over
 
-        code = hand_over(agent_roots(run.place.paths), run.arguments, progress)
+        code = hand_over(agent_roots(run.paths), run.arguments, progress)
         if code is not None:
             write_metrics()
             return code
     result = once()
     run.report(*merge.synced(result))
-    if not run.output.is_for_programs:
-        for message in _errors(result):
+    # What several sessions met is said once.
+    for message in dict.fromkeys(session.reason for session in result.sessions if session.is_failed):
+        if not run.as_json:
             say_error(message)
     write_metrics()
     return exit_code(result)
 
 
-def _errors(result: SyncResult) -> list[str]:
-    """Return why sessions failed; what several met is said once."""
-    failed = (session for session in result.sessions if session.is_failed)
-    return list(dict.fromkeys(session.reason for session in failed))
-
-
-def exit_code(result: SyncResult) -> int:
-    """Return 0 if all went well, 3 if only transient errors happened, else 1."""
-    if result.ok:
-        return 0
-    failed = [session for session in result.sessions if session.is_failed]
-    is_different = any(not article.ok for session in result.sessions for article in session.validation or ())
-    is_transient = all(session.is_transient for session in failed)
-    return TRANSIENT if failed and not is_different and is_transient else FAILED
-
-
-@command(WRITES, "Project.capture [REPLICA]...")
-def capture(run: Invocation, replicas: tuple[str, ...]) -> int:
+@command(WRITES, "Project.capture() [REPLICA]...", would="New changes would be recorded.")
+def capture(run: Invocation, found: Sequence[Captured]) -> Report:
     """Record new changes without sending them.
 
     A sync does it first. Worth running by itself before the change feed's files are vacuumed. One reading serves all types:
@@ -210,13 +198,9 @@ def capture(run: Invocation, replicas: tuple[str, ...]) -> int:
       mergerepl capture
       mergerepl capture north
     """
-    with run.progress as progress:
-        capture = partial(run.place.project.capture, *replicas, progress=progress)
-        found = run.carry_out(capture, would="New changes would be recorded.")
     from mergerepl.cli.report import tasks
 
-    run.report({"captured": found}, *tasks.captured(found))
-    return 0 if all(each.ok for each in found) else FAILED
+    return {"captured": found}, *tasks.captured(found)
 
 
 @command(DESTROYS, "Project.abort SESSION", hidden=True)
@@ -230,12 +214,11 @@ def abort(run: Invocation, session: str) -> int:
     Example:
       mergerepl abort 4f0c
     """
-    root = run.place.of_type("merge", "staged sessions")
-    result = run.carry_out(
-        partial(run.place.project.abort, session),
-        asks=f"End session {session} at {root}? Its rows that have not arrived are set aside.",
+    ended = run.carry_out(
+        partial(run.project.abort, session),
+        asks=f"End session {session} at {run.root}? Its rows that have not arrived are set aside.",
         would=f"Session {session} would end.",
     )
-    done = SyncResult(result.publication, (result,))
+    done = SyncResult(ended.publication, (ended,))
     run.report(*merge.synced(done))
     return exit_code(done)

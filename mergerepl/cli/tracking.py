@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import click
-
-from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, group
-from mergerepl.cli.options import key_columns
+from mergerepl.cli.grammar import DESTROYS, WRITES, group
+from mergerepl.cli.invocation import Invocation
 from mergerepl.cli.report.columns import columns, listing
+from mergerepl.cli.report.table import Report
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.tracking import Purged
-from mergerepl.model.tracking_options import TrackingOptions
 from mergerepl.model.words import counted, nearest_name
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from mergerepl import ChangeTracking
-    from mergerepl.model.tracking import ConsumerState
+    from mergerepl.model.tracking import ConsumerState, Purged, TrackedTable
 
 
-def _database(run: Invocation, foreign: Literal["adopt", "refuse"] = "adopt") -> ChangeTracking:
+def _database(run: Invocation) -> ChangeTracking:
     import mergerepl
 
-    return mergerepl.ChangeTracking(run.place.root(), foreign=foreign)
+    return mergerepl.ChangeTracking(run.root)
 
 
 tracking = group(
@@ -43,10 +38,13 @@ tracking = group(
 )
 
 
-@tracking.add(WRITES, "ChangeTracking.enable TABLE --key --rowguid --track --foreign")
-def enable(
-    run: Invocation, table: str, key: tuple[str, ...], track: tuple[str, ...], foreign: Any, **terms: Any
-) -> None:
+@tracking.add(
+    WRITES,
+    "ChangeTracking.enable() TABLE --key:columns --rowguid --track --foreign",
+    one_of="--key --rowguid",
+    would="Table {table} would be tracked.",
+)
+def enable(run: Invocation, done: TrackedTable) -> Report:
     """Track a table: it gets three columns.
 
     Enabled again, what is tracked changes.
@@ -55,41 +53,32 @@ def enable(
       mergerepl tracking enable orders --key order_id
       mergerepl tracking enable stock --rowguid rowguid --track insert,update
     """
-    if bool(key) == bool(terms["rowguid"]):
-        raise click.UsageError("Name the key's columns with --key, or a GUID column with --rowguid.")
-    try:
-        options = TrackingOptions.of(",".join(track))
-    except ValueError as error:
-        raise click.BadParameter(f"{error}.", param_hint="--track") from error
-    done = run.carry_out(
-        partial(_database(run, foreign).enable, table, key=key_columns(key), track=options, **terms),
-        would=f"Table {table} would be tracked.",
-    )
-    run.report(done, f"Table {table} is tracked.")
+    return done, f"Table {done.name} is tracked."
 
 
-@tracking.add(DESTROYS, "ChangeTracking.disable TABLE --keep-columns")
-def disable(run: Invocation, table: str, keep_columns: bool) -> None:
+@tracking.add(
+    DESTROYS,
+    "ChangeTracking.disable() TABLE --keep-columns",
+    asks="Remove the tombstones of {table} in {run.root}?",
+    would="Table {table} would no longer be tracked.",
+)
+def disable(run: Invocation, _: None) -> Report:
     """End tracking; tombstones and tracking columns go.
 
     Example:
       mergerepl tracking disable orders --keep-columns
     """
-    run.carry_out(
-        partial(_database(run).disable, table, keep_columns=keep_columns),
-        asks=f"Remove the tombstones of {table} in {run.place.root()}?",
-        would=f"Table {table} would no longer be tracked.",
-    )
-    run.report({"table": table, "tracked": False}, f"Table {table} is no longer tracked.")
+    table = run.given["table"]
+    return {"table": table, "tracked": False}, f"Table {table} is no longer tracked."
 
 
 @tracking.add(
     WRITES,
-    "ChangeTracking.consumer.enumerate CONSUMER --table --start --enumeration --exclude-context --output",
+    "ChangeTracking.consumer.enumerate CONSUMER --table:names --start --enumeration --exclude-context --output",
     name="enumerate",
 )
 def enumerate_changes(
-    run: Invocation, consumer: str, table: str | None, start: Any, output: str | None, **terms: Any
+    run: Invocation, consumer: str, table: Any, start: Any, output: str | None, **terms: Any
 ) -> None:
     """Count, or write, what changed since a consumer's last window.
 
@@ -107,7 +96,6 @@ def enumerate_changes(
     is_taken = folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if is_taken or output == "-":
         raise ConfigurationError(f"'{output}' is no empty folder: name a new one for the window.")
-    tables = None if table is None else tuple(each.strip() for each in table.split(","))
     database = _database(run)
     known = [each.name for each in database.consumers()]
     is_new = consumer not in known
@@ -117,7 +105,7 @@ def enumerate_changes(
             "--start beginning, or --start now."
         )
     window = run.carry_out(
-        lambda: database.consumer(consumer, start=start or "beginning").enumerate(tables, **terms),
+        lambda: database.consumer(consumer, start=start or "beginning").enumerate(table, **terms),
         would=f"Consumer {consumer} would be registered." if is_new else "Foreign commits would be adopted.",
     )
     if folder is None or run.dry_run:
@@ -161,8 +149,13 @@ def acknowledge(run: Invocation, consumer: str, window: str, fresh: tuple[str, .
     run.report(state, f"Consumer {consumer} stands at CSN {state.lcsn}.")
 
 
-@tracking.add(DESTROYS, "ChangeTracking.forget CONSUMER")
-def forget(run: Invocation, consumer: str) -> None:
+@tracking.add(
+    DESTROYS,
+    "ChangeTracking.forget() CONSUMER",
+    asks="Forget the position of {consumer} in {run.root}?",
+    would="Consumer {consumer} would be forgotten.",
+)
+def forget(run: Invocation, _: None) -> Report:
     """Forget a consumer that will not come again.
 
     Purges wait for it no longer.
@@ -170,17 +163,18 @@ def forget(run: Invocation, consumer: str) -> None:
     Example:
       mergerepl tracking forget hq
     """
-    run.carry_out(
-        partial(_database(run).forget, consumer),
-        asks=f"Forget the position of {consumer} in {run.place.root()}?",
-        would=f"Consumer {consumer} would be forgotten.",
-    )
-    value = {"consumer": consumer, "registered": False}
-    run.report(value, f"Consumer {consumer} is forgotten.")
+    consumer = run.given["consumer"]
+    return {"consumer": consumer, "registered": False}, f"Consumer {consumer} is forgotten."
 
 
-@tracking.add(DESTROYS, "ChangeTracking.abort BSN", hidden=True)
-def abort(run: Invocation, bsn: int) -> None:
+@tracking.add(
+    DESTROYS,
+    "ChangeTracking.abort() BSN",
+    hidden=True,
+    asks="End transaction {bsn} in {run.root}? Its changes are undone.",
+    would="Transaction {bsn} would be aborted.",
+)
+def abort(run: Invocation, _: None) -> Report:
     """End an open transaction of any owner.
 
     The owner gets an error at its next call. `mergerepl status` lists open transactions.
@@ -188,24 +182,18 @@ def abort(run: Invocation, bsn: int) -> None:
     Example:
       mergerepl tracking abort 17
     """
-    run.carry_out(
-        partial(_database(run).abort, bsn),
-        asks=f"End transaction {bsn} in {run.place.root()}? Its changes are undone.",
-        would=f"Transaction {bsn} would be aborted.",
-    )
-    run.report({"bsn": bsn, "state": "aborted"}, f"Transaction {bsn} was aborted.")
+    return {**run.given, "state": "aborted"}, f"Transaction {run.given['bsn']} was aborted."
 
 
-@tracking.add(WRITES, "ChangeTracking.adopt", hidden=True)
-def adopt(run: Invocation) -> None:
+@tracking.add(WRITES, "ChangeTracking.adopt()", hidden=True)
+def adopt(run: Invocation, count: int) -> Report:
     """Make transactions of the commits that went through none.
 
     Example:
       mergerepl tracking adopt
     """
-    count = run.carry_out(_database(run).adopt)
     did = "that would be adopted" if run.dry_run else "adopted"
-    run.report({"adopted": count}, f"Foreign commits {did}: {count}.")
+    return {"adopted": count}, f"Foreign commits {did}: {count}."
 
 
 @tracking.add(WRITES, "ChangeTracking.recover", hidden=True)
@@ -220,14 +208,27 @@ def recover(run: Invocation) -> None:
     database = _database(run)
     run.carry_out(database.recover, would="What processes left would be finished.")
     found = database.status()
+    left = ["Nothing is left to finish."] if run.dry_run else []
     run.report(
         {"last_bsn": found.last_bsn, "last_csn": found.last_csn, "open": found.open_transactions},
+        *left,
         f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, open: {len(found.open_transactions)}.",
     )
 
 
-@tracking.add(DESTROYS, "ChangeTracking.purge [TABLE] --older-than --to:number", hidden=True)
-def purge(run: Invocation, table: str | None, older_than: timedelta | None, to: int | None) -> None:
+def _purge(run: Invocation, planned: Purged) -> str:
+    rows = counted(planned.removed, "row")
+    return f"Remove {rows} of {planned.target} in {run.root}?" if planned.removed else ""
+
+
+@tracking.add(
+    DESTROYS,
+    "ChangeTracking.purge() [TABLE] --older-than --to:number",
+    hidden=True,
+    one_of="--older-than --to",
+    asks=_purge,
+)
+def purge(run: Invocation, done: Purged) -> Report:
     """Remove tombstones of a table, or without one rows of the commit sequence.
 
     Only rows that no registered consumer needs: older than an age, or of transactions up to the CSN --to.
@@ -236,16 +237,6 @@ def purge(run: Invocation, table: str | None, older_than: timedelta | None, to: 
       mergerepl tracking purge orders --older-than 90d
       mergerepl tracking purge --to 1000 --dry-run
     """
-    if (older_than is None) == (to is None):
-        raise click.UsageError("Give --older-than (days) or --to (a CSN).")
-    # `to` is the last CSN that goes.
-    remove = partial(_database(run).purge, table, older_than=older_than, to=to)
-
-    def question(planned: Purged) -> str:
-        rows = counted(planned.removed, "row")
-        return f"Remove {rows} of {planned.target} in {run.place.root()}?" if planned.removed else ""
-
-    done = run.carry_out(remove, asks=question)
     removed = "to be removed" if done.dry_run else "removed"
     kept = f"; {counted(done.held_back, 'row')} kept for consumers" if done.held_back else ""
-    run.report(done, f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}.")
+    return done, f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}."

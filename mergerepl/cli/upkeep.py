@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import click
-
-from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command
-from mergerepl.cli.main import FAILED, TRANSIENT
-from mergerepl.cli.options import row_key
+from mergerepl.cli.grammar import DESTROYS, READS, WRITES, command
+from mergerepl.cli.invocation import Invocation, exit_code
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.columns import listing
+from mergerepl.cli.report.table import Report
+from mergerepl.errors import ConfigurationError
 from mergerepl.model.words import counted, key_text, short
 
 if TYPE_CHECKING:
-    from mergerepl.model.tasks import CleanupResult, ReinitResult, RepairResult
-    from mergerepl.monitoring.doctor import Check
+    from mergerepl.model.results import TouchResult, TuneResult
+    from mergerepl.model.tasks import CleanupResult, ReinitResult, RepairResult, Vacuumed, ValidationResult
 
 
-@command(READS, "Project.validate [REPLICA]... --level --table", several_places=True)
-def validate(
-    run: Invocation, replicas: tuple[str, ...], level: Literal["rowcount", "checksum"], table: str | None
-) -> int:
+@command(READS, "Project.validate() [REPLICA]... --level --table:names", several_places=True)
+def validate(run: Invocation, found: ValidationResult) -> Report:
     """Compare subscribers with the publisher.
 
     Differing keys are named; nothing is changed. Rows with changes that wait for a sync are left out, so writers may go on.
@@ -35,13 +30,11 @@ def validate(
       mergerepl validate
       mergerepl validate north --level rowcount
     """
-    found = run.place.project.validate(*replicas, level=level, table=table.split(",") if table else ())
-    run.report(*merge.validated(found))
-    return 0 if found.ok else TRANSIENT if found.is_transient else FAILED
+    return merge.validated(found)
 
 
-@command(WRITES, "Replica.tune [TABLE]... --at --file-size")
-def tune(run: Invocation, tables: tuple[str, ...], file_size: int) -> None:
+@command(WRITES, "Replica.tune() [TABLE]... --at --file-size")
+def tune(run: Invocation, done: TuneResult) -> Report:
     """Rewrite tables with too large files.
 
     No row changes. A changed row is written again with all rows of its file, and a file without bounds of the key is read
@@ -53,18 +46,14 @@ def tune(run: Invocation, tables: tuple[str, ...], file_size: int) -> None:
       mergerepl tune --dry-run
       mergerepl tune orders --at north --file-size 64MB
     """
-    with run.progress as progress:
-        result = run.replica.tune(*tables, file_size=file_size, dry_run=run.dry_run, progress=progress)
     lines = []
-    for each in result.articles:
+    for each in done.articles:
         if each.status != "tuned":
             lines += [f"{each.article}: {reason}." for reason in each.reasons]
         if each.status == "unchanged":
             lines.append(f"{each.article}: Delta found nothing to write again.")
         lines += [f"{each.article}: {name} = {value}." for name, value in each.properties.items()]
-    if run.dry_run:
-        lines.append("Nothing was changed (--dry-run).")
-    run.report(result, listing(result.articles), *lines)
+    return done, listing(done.articles), *lines, *run.unchanged
 
 
 @command(WRITES, "Project.doctor [REPLICA]... --start-engine --fix", several_places=True)
@@ -78,21 +67,39 @@ def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: 
       mergerepl doctor
       mergerepl doctor north --start-engine
     """
+    from mergerepl.project import examined
+
     terms = {"start_engine": start_engine, "fix": fix and not run.dry_run}
-    checks: Sequence[Check]
-    if replicas or run.has_place:
-        checks = run.place.project.doctor(*replicas, **terms)
-    else:
+    try:
+        is_project = bool(run.places)
+    except ConfigurationError:
         # A folder need not exist yet.
-        from mergerepl.project import examined
+        is_project = bool(replicas)
+    found = run.project.doctor(*replicas, **terms) if is_project else examined(run.files, **terms)
+    remedies = [f"{each.name}: {each.remedy}" for each in found if each.remedy]
+    run.report({"checks": found}, listing(found), *remedies)
+    return exit_code(found)
 
-        checks = examined(run.files, **terms)
-    run.report(*merge.checked(checks))
-    return FAILED if any(check.status == "fail" for check in checks) else 0
+
+def _overwritten(run: Invocation, planned: RepairResult) -> str:
+    rows = sum(each.inserts + each.updates + each.deletes for each in planned.articles)
+    if not rows:
+        return ""
+    if run.given["source"] == "subscriber":
+        inserts = sum(each.inserts for each in planned.articles)
+        return f"Overwrite, remove or bring back ({inserts}) {counted(rows, 'row')} at the publisher?"
+    at = ", ".join(dict.fromkeys(each.subscriber for each in planned.articles))
+    return f"Overwrite or remove {counted(rows, 'row')} at {at}?"
 
 
-@command(DESTROYS, "Project.repair [REPLICA]... --publication --table --key --where --source --procedures")
-def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **terms: Any) -> None:
+@command(
+    DESTROYS,
+    "Project.repair() [REPLICA]... --publication --table --key:row --where --source --procedures",
+    asks=_overwritten,
+    # A question is answered, or --yes is said.
+    also=lambda run: {"may_insert": True},
+)
+def repair(run: Invocation, done: RepairResult) -> Report:
     """Make differing rows equal.
 
     In a merge publication the rows of the right side get new versions, which the next sync carries like any change;
@@ -104,42 +111,28 @@ def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **t
       mergerepl repair north --table orders --key order_id=7 --yes
       mergerepl repair north --table orders --where "region='N'" --source subscriber
     """
-
-    def question(planned: RepairResult) -> str:
-        rows = sum(each.inserts + each.updates + each.deletes for each in planned.articles)
-        if not rows:
-            return ""
-        if terms["source"] == "subscriber":
-            inserts = sum(each.inserts for each in planned.articles)
-            return f"Overwrite, remove or bring back ({inserts}) {counted(rows, 'row')} at the publisher?"
-        at = ", ".join(dict.fromkeys(each.subscriber for each in planned.articles))
-        return f"Overwrite or remove {counted(rows, 'row')} at {at}?"
-
-    # A question is answered, or --yes is said.
-    make_equal = partial(
-        run.place.project.repair, *replicas, key=row_key(key) or None, may_insert=True, **terms
-    )
-    done = run.carry_out(make_equal, asks=question)
     lines = [
         f"  {each.article} at {short(each.subscriber)} {key_text(one.key)}: {one.kind.replace('_', ' ')}"
         for each in done.articles
         for one in each.examples
     ]
-    lines += [
-        f"  {each.article}: {counted(each.unsent, 'change')} left out: not sent yet."
-        for each in done.articles
-        if each.unsent
-    ]
-    lines += [
-        f"  {each.article}: {counted(each.uncaptured, 'commit')} not compared: not captured yet."
-        for each in done.articles
-        if each.uncaptured
-    ]
-    run.report(done, listing(done.articles), *lines)
+    for each in done.articles:
+        if each.unsent:
+            lines.append(f"  {each.article}: {counted(each.unsent, 'change')} left out: not sent yet.")
+        if each.uncaptured:
+            lines.append(
+                f"  {each.article}: {counted(each.uncaptured, 'commit')} not compared: not captured yet."
+            )
+    return done, listing(done.articles), *lines
 
 
-@command(WRITES, "Replica.touch TABLE --key --where --all --without-metadata --publication --at", hidden=True)
-def touch(run: Invocation, table: str, key: tuple[str, ...], is_all: bool, **terms: Any) -> None:
+@command(
+    WRITES,
+    "Replica.touch() TABLE --key:row --where --all --without-metadata --publication --at",
+    hidden=True,
+    would="Rows of {table} would get a new version.",
+)
+def touch(run: Invocation, done: TouchResult) -> Report:
     """Send rows again as if they had been updated.
 
     They get a new version at this replica (sp_mergedummyupdate); no row of the table is written. --without-metadata chooses
@@ -149,17 +142,36 @@ def touch(run: Invocation, table: str, key: tuple[str, ...], is_all: bool, **ter
       mergerepl touch orders --key order_id=7
       mergerepl touch orders --at north --all --without-metadata
     """
-    done = run.carry_out(
-        partial(run.replica.touch, table, key=row_key(key) or None, all=is_all, **terms),
-        would=f"Rows of {table} would get a new version.",
-    )
-    run.report(done, f"{counted(done.rows, 'row')} of {done.article}: the next sync sends them.")
+    return done, f"{counted(done.rows, 'row')} of {done.article}: the next sync sends them."
 
 
-@command(DESTROYS, "Project.reinit [REPLICA]... --all --upload-first --discard-local --table")
-def reinit(
-    run: Invocation, replicas: tuple[str, ...], is_all: bool, table: str | None, **terms: bool
-) -> None:
+def _refilled(run: Invocation, planned: ReinitResult) -> str:
+    named = ", ".join(run.given["replicas"]) or "all subscribers"
+    roots = ", ".join(run.project.own_roots())
+    if not planned.articles:
+        return f"Replace all rows of {named} of {roots}?"
+    rows = sum(each.inserts + each.updates + each.deletes for each in planned.articles)
+    goes_up = run.given["upload_first"]
+    lost = 0 if goes_up else sum(each.unsent for each in planned.articles)
+    given_up = f", and give up {counted(lost, 'change')} that it has not sent" if lost else ""
+    # The columns of these are followed first: their rows were not compared.
+    later = ", ".join(dict.fromkeys(each.article for each in planned.articles if each.follows_columns))
+    if later:
+        what = f"what differs in {later}, which was not compared yet,"
+        what = f"{counted(rows, 'row')}, and {what}" if rows else what
+        given_up = "" if goes_up else ", and give up all that it has not sent"
+        return f"Write {what} of {named} as {roots} has it{given_up}?"
+    if not rows:
+        return f"No row of {named} differs from {roots}. Reinitialise its metadata{given_up}?"
+    return f"Write {counted(rows, 'row')} of {named} as {roots} has them{given_up}?"
+
+
+@command(
+    DESTROYS,
+    "Project.reinit() [REPLICA]... --all --upload-first --discard-local --table:names",
+    asks=_refilled,
+)
+def reinit(run: Invocation, done: ReinitResult) -> Report:
     """Fill a subscriber again from the publisher.
 
     In a merge publication only rows that differ are written, and readers never meet an empty table. A subscriber goes on
@@ -173,63 +185,30 @@ def reinit(
       mergerepl reinit north --upload-first
       mergerepl reinit --all --discard-local --yes
     """
-    if bool(replicas) == is_all:
-        raise click.UsageError("Name the subscribers, or say --all.")
-    project = run.place.project
-    named = ", ".join(replicas) or "all subscribers"
-
-    def question(planned: ReinitResult) -> str:
-        if not planned.articles:
-            return f"Replace all rows of {named} of {', '.join(project.own_roots())}?"
-        rows = sum(each.inserts + each.updates + each.deletes for each in planned.articles)
-        lost = 0 if terms["upload_first"] else sum(each.unsent for each in planned.articles)
-        given_up = f", and give up {counted(lost, 'change')} that it has not sent" if lost else ""
-        roots = ", ".join(project.own_roots())
-        # The columns of these are followed first: their rows were not compared.
-        later = ", ".join(dict.fromkeys(each.article for each in planned.articles if each.follows_columns))
-        if later:
-            what = f"what differs in {later}, which was not compared yet,"
-            what = f"{counted(rows, 'row')}, and {what}" if rows else what
-            given_up = "" if terms["upload_first"] else ", and give up all that it has not sent"
-            return f"Write {what} of {named} as {roots} has it{given_up}?"
-        if not rows:
-            return f"No row of {named} differs from {roots}. Reinitialise its metadata{given_up}?"
-        return f"Write {counted(rows, 'row')} of {named} as {roots} has them{given_up}?"
-
-    with run.progress as progress:
-        fill = partial(
-            project.reinit,
-            *replicas,
-            all=is_all,
-            table=table.split(",") if table else (),
-            progress=progress,
-            **terms,
-        )
-        done: ReinitResult = run.carry_out(fill, asks=question)
     lines = [
         f"  {each.article} {key_text(one.key)}: not sent, {one.kind.replace('_', ' ')}"
         for each in done.articles
         for one in each.examples
     ]
-    lines += [
-        f"  {each.article}: {counted(each.kept, 'row')} kept in {each.kept_at}."
-        for each in done.articles
-        if each.kept_at is not None
-    ]
-    lines += [
-        f"  {each.article}: its columns would be followed first; its rows were not compared."
-        for each in done.articles
-        if each.follows_columns
-    ]
-    if done.dry_run:
-        lines.append("Nothing was changed (--dry-run).")
-    else:
-        lines += [f"{each} begins again." for each in done.subscribers]
-    run.report(done, listing(done.articles), *lines)
+    for each in done.articles:
+        if each.kept_at is not None:
+            lines.append(f"  {each.article}: {counted(each.kept, 'row')} kept in {each.kept_at}.")
+        if each.follows_columns:
+            lines.append(
+                f"  {each.article}: its columns would be followed first; its rows were not compared."
+            )
+    begun = [] if done.dry_run else [f"{each} begins again." for each in done.subscribers]
+    return done, listing(done.articles), *lines, *begun, *run.unchanged
 
 
-@command(DESTROYS, "Replica.resume TABLE|INSTANCE --at --compare --restart")
-def resume(run: Invocation, table: str, compare: bool, restart: bool) -> None:
+@command(
+    DESTROYS,
+    "Replica.resume() TABLE|INSTANCE --at --compare --restart",
+    asks="Leave out the unread changes of {table} in {run.root}?",
+    asks_with="restart",
+    would="{table} would be read again.",
+)
+def resume(run: Invocation, was_paused: bool) -> Report:
     """Continue with a paused table.
 
     A table is paused if its log cannot be read on, such as after a dropped key column; `status` says why. Unread changes
@@ -239,18 +218,20 @@ def resume(run: Invocation, table: str, compare: bool, restart: bool) -> None:
       mergerepl resume orders
       mergerepl resume orders --compare
     """
-    replica = run.replica
-    was_paused = run.carry_out(
-        partial(replica.resume, table, compare=compare, restart=restart),
-        asks=f"Leave out the unread changes of {table} in {replica.root}?" if restart else "",
-        would=f"{table} would be read again.",
-    )
+    table = run.given["table"]
     text = "is read again." if was_paused else "was not paused."
-    run.report({"table": table, "changed": was_paused}, f"{table} {text}")
+    return {"table": table, "changed": was_paused}, f"{table} {text}"
 
 
-@command(DESTROYS, "Project.cleanup --only --older-than")
-def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None) -> int:
+def _removed(run: Invocation, planned: CleanupResult) -> str:
+    listed = ", ".join(
+        f"{each.rows:,} {each.kind} at {each.replica}" for each in planned.removed if each.rows
+    )
+    return listed and f"Remove {listed}?"
+
+
+@command(DESTROYS, "Project.cleanup() --only --older-than", asks=_removed, asks_with="older_than")
+def cleanup(run: Invocation, done: CleanupResult) -> Report:
     """Remove metadata, conflicts and changes past their retention.
 
     --only metadata, history, files (merge), conflicts (merge, transactional), commands (transactional), changes (cdc) or
@@ -265,37 +246,25 @@ def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta
       mergerepl cleanup --dry-run
       mergerepl cleanup --only conflicts --older-than 30d
     """
-    remove = partial(run.place.project.cleanup, only=only or (), older_than=older_than)
-
-    def question(planned: CleanupResult) -> str:
-        going = (f"{each.rows:,} {each.kind} at {each.replica}" for each in planned.removed if each.rows)
-        listed = ", ".join(going)
-        return listed and f"Remove {listed}?"
-
-    done = run.carry_out(remove, asks=question if older_than is not None else "")
     files = sum(each.rows for each in done.removed if each.kind == "files")
     rows = sum(each.rows for each in done.removed) - files
     and_files = f" and {counted(files, 'unused file')}" if files else ""
-    lines = [
-        f"{counted(rows, 'row')}{and_files} "
-        + ("would be removed. Nothing was changed (--dry-run)." if run.dry_run else "removed.")
-    ]
+    did = "would be removed. Nothing was changed (--dry-run)." if run.dry_run else "removed."
+    lines = [f"{counted(rows, 'row')}{and_files} {did}"]
     if done.inactive:
         lines.append(
             f"{counted(done.inactive, 'subscription')} without removed commands: fill again (`mergerepl reinit`)."
         )
-    lines += [
-        f"{each.what or each.replica} could not be cleaned up: {each.error}"
-        for each in done.removed
-        if each.error
-    ]
-    lines += [f"{each.what}: {each.note}." for each in done.removed if each.note]
-    run.report(done, listing(done.removed), *lines)
-    return 0 if done.ok else FAILED
+    for each in done.removed:
+        if each.error:
+            lines.append(f"{each.what or each.replica} could not be cleaned up: {each.error}")
+        if each.note:
+            lines.append(f"{each.what}: {each.note}.")
+    return done, listing(done.removed), *lines
 
 
-@command(WRITES, "Replica.vacuum [TABLE]... --at")
-def vacuum(run: Invocation, tables: tuple[str, ...]) -> None:
+@command(WRITES, "Replica.vacuum() [TABLE]... --at", would="Old files would be removed.")
+def vacuum(run: Invocation, found: Iterable[Vacuumed]) -> Report:
     """Remove old files that no reader of changes needs.
 
     It is Delta's VACUUM, for the tables of a merge replica and for captured tables; without a TABLE all of them. A merge
@@ -305,14 +274,10 @@ def vacuum(run: Invocation, tables: tuple[str, ...]) -> None:
       mergerepl vacuum
       mergerepl vacuum orders
     """
-    named = ", ".join(tables) or "all tables"
-    found = run.carry_out(
-        partial(run.replica.vacuum, *tables), would=f"Old files of {named} would be removed."
-    )
     lines = []
     for each in found:
         kept = f"Files of the last {each.retention_hours:,} hours are kept."
         read = each.read_through
         why = f" Version {read + 1:,} has still to be read." if read is not None else ""
         lines.append(f"{each.source}: old files are removed. {kept}{why}")
-    run.report({"tables": found}, *lines)
+    return {"tables": found}, *lines

@@ -4,91 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Final
 
 import click
 
-from mergerepl.cli.grammar import Command, Group, Invocation
+from mergerepl.cli.grammar import Command, Group
+from mergerepl.cli.invocation import Invocation
 from mergerepl.model.later import instead_of
+from mergerepl.model.renamed import COMMANDS, IN_PYTHON, OPTIONS
 from mergerepl.model.words import did_you_mean
 from mergerepl.roots import masked
-
-IN_PYTHON: Final = "in Python: "
-
-COMMANDS: Final[dict[str, str]] = {
-    "partition": "partitions",
-    "partition list": "partitions list",
-    "partition add": "partitions add",
-    "partition drop": "partitions drop PARTITION",
-    "conflicts summary": "conflicts list --count-by day,table,type,resolver",
-    "conflicts purge": "conflicts drop ID... (or `mergerepl cleanup` for old ones)",
-    "agent start": "agent run --detach",
-    "transactional logreader": "capture",
-    "transactional distribute": "sync",
-    "transactional errors": "history --failed",
-    "cdc enable-db": "cdc enable TABLE (the first table enables the folder)",
-    "cdc enable-table": "cdc enable TABLE",
-    "cdc disable-db": "cdc disable --all",
-    "cdc disable-table": "cdc disable TABLE",
-    "cdc help": "cdc list",
-    "cdc columns": "cdc show INSTANCE",
-    "cdc ddl-history": "cdc show INSTANCE",
-    "cdc errors": "history --failed",
-    "cdc sessions": "history",
-    "cdc adopt": "cdc relocate",
-    "cdc net": "cdc changes INSTANCE --net",
-    "cdc apply": "cdc load INSTANCE --into PATH --consumer NAME",
-    "tracking transactions": "history",
-    "tracking upgrade": "status",
-    "tracking key": f"{IN_PYTHON}ChangeTracking(PATH).pack_key(TABLE, VALUES), or .unpack_key(TABLE, KEY)",
-    "tracking sql": f"{IN_PYTHON}ChangeTracking.sql(TABLE)",
-}
-"""A command that is gone -> the words after `mergerepl` that do its work, or the call in Python.
-
-One of a group that is a command of all products now is not listed.
-"""
-
-OPTIONS: Final[dict[str, str]] = {
-    "--subscriber": "REPLICA, the name of the subscriber after the command",
-    "skip --subscriber": "--at",
-    "script --subscriber": "--at",
-    "--article": "--table",
-    "row --article": "TABLE, after the command",
-    "conflicts --type": "--conflict-type",
-    "--since": "--from",
-    "--until": "--to",
-    "--from-lsn": "--from",
-    "--from-time": "--from",
-    "--to-lsn": "--to",
-    "--to-time": "--to",
-    "conflicts export --to": "-o",
-    "conflicts report --to": "-o",
-    "--rows": "--limit",
-    "purge --table": "TABLE, after the command",
-    "cleanup --retention": "--older-than, as in `mergerepl cleanup --older-than 3d`",
-    "--mend": "--fix",
-    "doctor --engine": "--start-engine",
-    "--give-up": "mergerepl abort SESSION",
-    "--index": "--key",
-    "--keys": "--key",
-    "--guid": "--rowguid",
-    "--options": "--track",
-    "--option": "--row-filter",
-    "cdc enable --capture-instance": "--name",
-    "cdc disable --capture-instance": "--name",
-    "--capture-instance": "INSTANCE, after the command",
-    "--instance": "INSTANCE, after the command",
-    "--low-water-mark": "--to",
-    "--days": "--older-than, as in --older-than 90d",
-    "--csn": "--to",
-    "--open": "mergerepl status, which lists open transactions",
-    "lsn --show": "the LSN after the command",
-    "tracking --consumer": "CONSUMER, after the command",
-    "--net": "nothing: instances with a key support net changes, unless --no-net",
-    "--initial": "nothing: it is the default",
-    "jobs --start": "nothing: it is the default",
-}
-"""An option that is gone, after the words that it is known by -> what it is now."""
 
 
 def explain(error: click.UsageError, ctx: click.Context, words: Sequence[str]) -> click.UsageError:
@@ -153,16 +77,17 @@ def unknown_command(group: Group, ctx: click.Context, words: Sequence[str]) -> c
     assert isinstance(root.command, Group)
     of_all = root.command.get_command(root, name)
     # The tasks of all products are commands of the first level. Without optional words, the answer can be pasted.
-    here = {}
-    if isinstance(of_all, Command) and path:
-        here = {f"{path[0]} {name}": f"{name} {of_all.takes.partition('[')[0]}".strip()}
-    known = here | COMMANDS
     for size in (2, 1):
         old = " ".join((*path, *words[:size]))
-        if old in known:
-            call = known[old].removeprefix(IN_PYTHON)
-            new = f"Run `mergerepl {call}`" if call == known[old] else f"Call it {IN_PYTHON}`{call}`"
+        if old in COMMANDS:
+            call = COMMANDS[old].removeprefix(IN_PYTHON)
+            new = f"Run `mergerepl {call}`" if call == COMMANDS[old] else f"Call it {IN_PYTHON}`{call}`"
             return click.UsageError(f"There is no `{old}` any more. {new}.", ctx=ctx)
+    if isinstance(of_all, Command) and path:
+        call = f"{name} {of_all.takes.partition('[')[0]}".strip()
+        return click.UsageError(
+            f"`{path[0]}` has no command '{name}': one serves all types. Run `mergerepl {call}`.", ctx=ctx
+        )
     if (instead := _instead_of(path, name)) is not None:
         return click.UsageError(f"'{name}' is a command of a later version. {instead}", ctx=ctx)
     hint = did_you_mean(name, group.list_commands(ctx))

@@ -120,7 +120,14 @@ class Conflicts(Caller):
         if has_merge(self.root):
             found += read_conflicts(self.root, self.chosen, limit=limit, with_rows=with_rows)
             found.sort(key=lambda each: each.created, reverse=True)
-        return Listing(found[:limit])
+        shown = Listing.limited(found[:limit], limit, self.count)
+        missing = self.chosen.ids_without([each.conflict_id for each in shown])
+        if missing and len(shown) != limit:
+            raise ConfigurationError(
+                f"Conflict {missing[0]!r} at '{self.root}' is not among what the other conditions mean: leave them out.",
+                conflict_id=missing[0],
+            )
+        return shown
 
     def get(self, conflict_id: str) -> ConflictRecord:
         """Return one conflict with its rows; `conflict_id` is its id, or the beginning of it.

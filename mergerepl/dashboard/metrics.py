@@ -25,6 +25,8 @@ from mergerepl.store.storage import storage
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from mergerepl.project import Project
+
 BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 _OF = ("publication", "subscriber")
 _THROUGH = "mergerepl_counted_through_timestamp_seconds"
@@ -74,6 +76,19 @@ class Metrics:
         self._logged: dict[tuple[str, ...], int] | None = None
         self._succeeded: dict[tuple[str, ...], float] = {}
         self._gauges: list[tuple[str, tuple[str, ...], float]] = []
+
+    def measure(
+        self, project: Project, file: str | None = None, *, is_engine_up: bool | None = None
+    ) -> Snapshot:
+        """Take the state of a project, write the metrics to a file if one is named, and return the state.
+
+        Raises: as `Project.status`; ConfigurationError if the file cannot be written.
+        """
+        found = project.snapshot()
+        self.take(found, {each.root: each.name for each in project.replicas()}, is_engine_up=is_engine_up)
+        if file is not None:
+            write_metrics(self, file)
+        return found
 
     def take(self, found: Snapshot, names: Mapping[str, str], *, is_engine_up: bool | None = None) -> None:
         """Take a new snapshot: count the runs that ended since the last one. `names`: folder to name."""

@@ -1,7 +1,10 @@
 """Small tables, read and written through `deltalake`, without a JVM: the conditions are delta-rs' own SQL."""
 
+import errno
 import json
 import logging
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -40,6 +43,9 @@ Row = dict[str, Any]
 
 _READ = frozenset({"timestampNtz"})
 """The reader features of users' tables whose rows delta-rs reads as they are."""
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""The numbers of a disk, a quota or a file that takes no more."""
 
 
 def read_rows(
@@ -248,6 +254,23 @@ def _as_store_error(path: Location) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _on_disk(path: Location) -> Iterator[None]:
+    """Name the table and the way on if a disk takes no more; delta-rs has the number of the system's error in its text."""
+    try:
+        yield
+    except Exception as error:
+        found = _OS_ERROR.search(str(error))
+        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+        if number not in _NO_SPACE:
+            raise
+        raise StoreError(
+            f"System table '{path.name}' in '{path.parent}' cannot be written: {os.strerror(number)}. Make room there, "
+            "then run the command again: it first finishes what was begun.",
+            table=str(path),
+        ) from error
+
+
 def write_rows(
     path: Location,
     rows: "pa.Table",
@@ -262,51 +285,52 @@ def write_rows(
     `once` is a Delta transaction, an application and a version, which the commit records. `read_version` is the version
     that the rows of an overwrite were made from.
 
-    Raises: CommitConflictError if the rows to overwrite are not those of `read_version`.
+    Raises: CommitConflictError if the rows to overwrite are not those of `read_version`; StoreError if the disk is full.
     """
     from deltalake import Schema, write_deltalake
 
-    if not is_delta_table(path):
-        if is_local(path) and rows.num_rows:
-            before_write()
-            terms = commit_properties(path, BOOKKEEPING)
-            write_deltalake(
-                str(path), rows, mode=mode, configuration=dict(properties), commit_properties=terms
-            )
-            return 0
-        fields = json.loads(Schema.from_arrow(rows.schema).to_json())["fields"]
-        create_table(path, NewTable(fields, (), properties), CommitMark("", "create"))
-        if not rows.num_rows:
-            return 0
-    state = open_table(path)
-    if read_version is not None:
-        _refuse_other_rows(state, read_version)
-    if is_committed_here(state) and _has_columns(state, rows.schema):
-        is_overwrite = mode == "overwrite"
-        files = put_rows(path, rows) if rows.num_rows else {}
-        try:
-            return commit_files(state, files, mark=BOOKKEEPING, once=once, is_overwrite=is_overwrite)
-        except CommitConflictError:
-            if not is_local(path):
-                raise
-            for file in files:
-                storage(file).delete(file)
-            if is_overwrite:
-                # The rows to write do not have those of the other commit.
-                _refuse_other_rows(open_table(path), state.version)
-            # A user's OPTIMIZE, say. delta-rs commits after it.
-    with _writing(path) as table:
-        if read_version is not None and table.version() != state.version:
-            _refuse_other_rows(open_table(path, table.version()), read_version)
-        # A table of an older release lacks the newest columns.
-        is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}
-        more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
-        done = None if once is None else Transaction(*once, BOOKKEEPING)
-        # Rows that another commit appends in between would stay beside an overwrite: `last_overwrite` does not see them.
-        at_once = {"max_commit_retries": 0} if mode == "overwrite" else {}
-        terms = commit_properties(path, BOOKKEEPING, done, **at_once)
-        write_deltalake(table, rows, mode=mode, commit_properties=terms, **more)
-        return table.version()
+    with _on_disk(path):
+        if not is_delta_table(path):
+            if is_local(path) and rows.num_rows:
+                before_write()
+                terms = commit_properties(path, BOOKKEEPING)
+                write_deltalake(
+                    str(path), rows, mode=mode, configuration=dict(properties), commit_properties=terms
+                )
+                return 0
+            fields = json.loads(Schema.from_arrow(rows.schema).to_json())["fields"]
+            create_table(path, NewTable(fields, (), properties), CommitMark("", "create"))
+            if not rows.num_rows:
+                return 0
+        state = open_table(path)
+        if read_version is not None:
+            _refuse_other_rows(state, read_version)
+        if is_committed_here(state) and _has_columns(state, rows.schema):
+            is_overwrite = mode == "overwrite"
+            files = put_rows(path, rows) if rows.num_rows else {}
+            try:
+                return commit_files(state, files, mark=BOOKKEEPING, once=once, is_overwrite=is_overwrite)
+            except CommitConflictError:
+                if not is_local(path):
+                    raise
+                for file in files:
+                    storage(file).delete(file)
+                if is_overwrite:
+                    # The rows to write do not have those of the other commit.
+                    _refuse_other_rows(open_table(path), state.version)
+                # A user's OPTIMIZE, say. delta-rs commits after it.
+        with _writing(path) as table:
+            if read_version is not None and table.version() != state.version:
+                _refuse_other_rows(open_table(path, table.version()), read_version)
+            # A table of an older release lacks the newest columns.
+            is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}
+            more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
+            done = None if once is None else Transaction(*once, BOOKKEEPING)
+            # Rows that another commit appends in between would stay beside an overwrite: `last_overwrite` misses them.
+            at_once = {"max_commit_retries": 0} if mode == "overwrite" else {}
+            terms = commit_properties(path, BOOKKEEPING, done, **at_once)
+            write_deltalake(table, rows, mode=mode, commit_properties=terms, **more)
+            return table.version()
 
 
 def _refuse_other_rows(state: TableState, read_version: int) -> None:

@@ -165,6 +165,11 @@ class RemovedChanges(HtmlResult):
     entries: int = 0
     failed: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def ok(self) -> bool:
+        """True if all change tables could be cleaned."""
+        return not self.failed
+
 
 @dataclass(frozen=True)
 class AppliedChanges(HtmlResult):
@@ -185,6 +190,11 @@ class AppliedChanges(HtmlResult):
     foreign_commits: int = 0
     paused: str | None = None
     unread_commits: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """True if the source is not paused."""
+        return self.paused is None
 
 
 @dataclass(frozen=True, kw_only=True)

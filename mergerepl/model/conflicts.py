@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 from mergerepl.model.listing import html_table
+from mergerepl.model.words import conflict_name
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class ResolveResult:
     changed_since: tuple[NotResolved, ...] = ()
     dry_run: bool = False
     planned: tuple[PlannedWrite, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True if no conflict was left alone."""
+        return not self.changed_since
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,12 @@ class ConflictRecord:
     note: str | None = None
     status: str = "open"
     resolution: ConflictResolution | None = None
+    also_in_json: ClassVar = ("conflict_name",)
+
+    @property
+    def conflict_name(self) -> str:
+        """The type in words."""
+        return conflict_name(self.conflict_type)
 
     def _repr_html_(self) -> str:
         """Show the losing beside the winning row, one line a column."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,19 @@ _LONGEST_CELL = 300
 class Listing(tuple[T, ...]):
     """Rows of one kind, frozen dataclasses, as a tuple. A notebook shows the first 100 as a table."""
 
-    __slots__ = ()
+    _count: Callable[[], int] | None = None
+
+    @classmethod
+    def limited(cls, rows: Iterable[T], limit: int | None, count: Callable[[], int]) -> Self:
+        """Return the first rows up to a limit; `count` returns the number of all, and is called only if it is needed."""
+        found = cls(rows)
+        found._count = count if len(found) == limit else None
+        return found
+
+    @property
+    def total(self) -> int:
+        """The number of rows without a limit: of `history`, `browse` and `conflicts`, else those that are here."""
+        return len(self) if self._count is None else self._count()
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as a `pyarrow.Table`: a column for each field, a struct or list for a nested value.

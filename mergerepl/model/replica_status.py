@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 from mergerepl.model.listing import HtmlResult
 from mergerepl.model.relation import Relation
@@ -214,6 +215,7 @@ class RowInfo(HtmlResult):
     replicas: tuple[RowReplicaInfo, ...] = ()
     out_of_reach: tuple[str, ...] = ()
     partitions: tuple[RowPartition, ...] = ()
+    also_in_json: ClassVar = ("is_known",)
 
     @property
     def is_known(self) -> bool:

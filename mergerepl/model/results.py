@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mergerepl.model.listing import HtmlResult
+from mergerepl.model.words import conflict_name
 
 SessionStatus = Literal["succeeded", "nothing_to_do", "planned", "failed", "given_up"]
 
@@ -91,6 +92,7 @@ class ArticleValidation:
     unsent_at_subscriber: int = 0
     uncaptured_at_publisher: int = 0
     uncaptured_at_subscriber: int = 0
+    also_in_json: ClassVar = ("ok", "result")
 
     @property
     def is_certain(self) -> bool:
@@ -145,6 +147,12 @@ class ConflictPreview:
     note: str | None = None
     conflict_columns: tuple[str, ...] = ()
     made_columns: tuple[str, ...] = ()
+    also_in_json: ClassVar = ("conflict_name",)
+
+    @property
+    def conflict_name(self) -> str:
+        """The type in words."""
+        return conflict_name(self.conflict_type)
 
     @property
     def loser(self) -> str:
@@ -234,6 +242,13 @@ class SyncResult(HtmlResult):
             not session.is_failed and all(item.ok for item in session.validation or ())
             for session in self.sessions
         )
+
+    @property
+    def is_transient(self) -> bool:
+        """True if sessions failed, all for a reason that may pass, and no validation found a difference."""
+        failed = [session for session in self.sessions if session.is_failed]
+        is_different = any(not item.ok for session in self.sessions for item in session.validation or ())
+        return bool(failed) and not is_different and all(session.is_transient for session in failed)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from mergerepl.model.listing import HtmlResult, Listing
 from mergerepl.model.results import ArticleValidation, KeyDifference
@@ -171,6 +171,7 @@ class ValidationResult(HtmlResult):
     """Subscribers compared with their publishers, one row for each article and subscriber."""
 
     articles: Listing[ArticleValidation]
+    also_in_json: ClassVar = ("ok",)
 
     @property
     def ok(self) -> bool:

@@ -63,6 +63,11 @@ class Check:
     remedy: str = ""
     """What to do about it; empty when there is nothing to do."""
 
+    @property
+    def ok(self) -> bool:
+        """True if mergerepl can work."""
+        return self.status != CheckStatus.FAIL
+
 
 def checks(
     replica_roots: Sequence[str] = (), *, start_engine: bool = False, mend: bool = False

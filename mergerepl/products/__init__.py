@@ -53,6 +53,7 @@ _NOUNS = {
     "vacuum": "files to remove",
     "resume": "paused tables",
     "conflicts": "conflicts",
+    "schema": "published columns",
 }
 
 
@@ -108,7 +109,7 @@ def lacks(task: str, known: tuple[str, str] | None, what: str | None = None) -> 
     said = what or f"no {_NOUNS.get(task, task)}"
     if known is None:
         return ConfigurationError(f"Here is {said}.")
-    return ConfigurationError(f"{known[0]} is {known[1]}: {said}.")
+    return ConfigurationError(f"{known[0]} is {known[1]}: {said}. `mergerepl status` shows what it has.")
 
 
 _RECENT = timedelta(days=1)

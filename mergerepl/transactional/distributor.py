@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl import roots
@@ -174,7 +175,9 @@ class Distributor(Caller):
             rows = appended.read(self._session(), store.commands_table(shape))
             rows = rows.where((F.col("xact_seqno") >= F.lit(low)) & (F.col("xact_seqno") <= F.lit(high)))
             found += command_texts(rows, shape, limit=limit)
-        return Listing(sorted(found, key=lambda each: (each.xact_seqno, each.command_id))[:limit])
+        found.sort(key=lambda each: (each.xact_seqno, each.command_id))
+        count = partial(self.count_commands, table=table, from_=from_, to=to)
+        return Listing.limited(found[:limit], limit, count)
 
     def count_commands(
         self,

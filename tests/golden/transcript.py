@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mergerepl.cli import grammar
+from mergerepl.cli import invocation
 from mergerepl.cli.main import main
 from mergerepl.cli.report.output import Output
 
@@ -75,7 +75,7 @@ class Transcript:
     def run(self, line: str, *, code: int = 0) -> Any:
         """Run the words after `mergerepl`; return the object that `--json` prints, if there is one."""
         both = Both()
-        self._patch.setattr(grammar, "Output", lambda out, **_: both)
+        self._patch.setattr(invocation, "Output", lambda out, **_: both)
         words = [self._names.get(word, word) for word in shlex.split(line)]
         done = CliRunner().invoke(main, words, catch_exceptions=False)
         assert done.exit_code == code, (

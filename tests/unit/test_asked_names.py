@@ -97,6 +97,14 @@ def test_a_conflict_names_its_columns(hq: Replica) -> None:
         conflicts_of(hq.root).get("d")
 
 
+def test_an_id_that_other_conditions_leave_out_is_named(hq: Replica) -> None:
+    write_conflicts(hq)
+    chosen = conflicts_of(hq.root, ConflictFilter(ids=("c1",)))
+    assert [each.conflict_id for each in chosen.list()] == ["c1"]
+    with pytest.raises(ConfigurationError, match=r"Conflict 'c1' at .* leave them out"):
+        chosen.where(conflict_type=3).list(limit=20)
+
+
 @pytest.mark.parametrize(("both_log", "expected"), [(True, ["settled", "open"]), (False, ["open", "open"])])
 def test_a_conflict_that_both_ends_log_is_settled_at_both(
     hq: Replica, both_log: bool, expected: list[str]

@@ -1,25 +1,29 @@
 """The control plane reads a table again when, and only when, another commit is its last one."""
 
+import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.own_checkpoints import COMMITS_BETWEEN
 from mergerepl.delta.own_commits import last_overwrite
-from mergerepl.delta.small_tables import column_names, read_rows
-from mergerepl.errors import CommitConflictError
+from mergerepl.delta.small_tables import column_names, count_rows, read_rows, write_rows
+from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.model.columns import Bigint
 from mergerepl.replica import control
 from mergerepl.replica.control import ControlPlane
+from mergerepl.store.location import Location
 from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -256,3 +260,29 @@ def test_an_edit_is_made_of_the_rows_that_another_commit_left(tmp_path: Path) ->
     with pytest.raises(CommitConflictError, match="at the same time"):
         mine.edit(POSITIONS, always)
     assert len(others.rows(POSITIONS)) > 2
+
+
+@contextmanager
+def small_disk() -> Iterator[None]:
+    """Let no file grow beyond 600 bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_full_disk_is_named_with_the_table_and_the_way_on(
+    tmp_path: Path, mode: Literal["append", "overwrite"]
+) -> None:
+    table = Location.of(tmp_path / "_mergerepl" / "system" / "MSx")
+    rows = pa.table({"number": range(1000)})
+    said = rf"'MSx' in '{table.parent}' cannot be written: File too large\. Make room there, then run"
+    for count in (0, 1):
+        with pytest.raises(StoreError, match=said), small_disk():
+            write_rows(table, rows, mode=mode, properties={})
+        assert is_delta_table(table) is bool(count)
+        write_rows(table, rows, mode=mode, properties={})
+    assert count_rows(table) == (2000 if mode == "append" else 1000)

@@ -81,18 +81,37 @@ def test_not_null_is_refused_and_a_gap_once_undone(orders: Path) -> None:
     assert window(orders).gap == "its columns were changed in between"
 
 
-def test_a_column_that_is_added_while_a_session_runs_travels_from_the_publisher_only(orders: Path) -> None:
-    def added(body: dict[str, Any]) -> None:
-        body["fields"].append({"name": "note", "type": "string", "nullable": False, "metadata": {}})
+def added(nullable: bool) -> Change:
+    field = {"name": "note", "type": "string", "nullable": nullable, "metadata": {}}
+    return lambda body: body["fields"].append(field)
 
-    hq = orders.parents[1] / "hq" / "orders"
-    for table, says in {hq: "", orders: "This schema change does not travel. "}.items():
-        alter(table, added)
-        then = "Undo it: ADD" if says else "It travels with the next `mergerepl sync`.$"
-        with pytest.raises(
-            SchemaMismatchError, match=rf"'note' was added \(.*\)\. {says}Nothing was changed\. {then}"
-        ):
-            window(table)
+
+TRAVELS, STAYS = "Nothing was changed. It travels with the next", "This schema change does not travel. "
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "says"),
+    [
+        ("hq", added(nullable=True), rf"'note' was added \(.*\)\. {TRAVELS}"),
+        ("hq", added(nullable=False), rf"'note' was added as NOT NULL \(.*\)\. {STAYS}"),
+        ("north", added(nullable=False), rf"'note' was added as NOT NULL \(.*\)\. {STAYS}"),
+        ("hq", set_field(1, name="area"), rf"'region' was dropped or renamed \(.*\)\. {TRAVELS}"),
+        ("north", set_field(1, name="area"), rf"'region' was dropped or renamed \(.*\)\. {STAYS}"),
+        ("hq", set_field(0, name="key"), rf"'id' was dropped or renamed \(.*\)\. {STAYS}"),
+    ],
+)
+def test_a_change_of_columns_while_a_session_runs_travels_if_the_next_one_follows_it(
+    orders: Path, at: str, change: Change, says: str
+) -> None:
+    table = orders.parents[1] / at / "orders"
+    alter(table, change)
+    with pytest.raises(SchemaMismatchError, match=says):
+        window(table)
+
+
+def test_a_subscribers_own_column_takes_null(orders: Path) -> None:
+    alter(orders, added(nullable=True))
+    assert window(orders).gap is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mergerepl import roots
-from mergerepl.cli.grammar import RUNS, Invocation, command
+from mergerepl.cli.grammar import RUNS, command
+from mergerepl.cli.invocation import Invocation
 
 
 @command(RUNS, "[DIR]")

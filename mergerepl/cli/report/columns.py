@@ -185,8 +185,7 @@ COLUMNS: Final[Mapping[str, Columns]] = {
     ),
     # -- conflicts
     "ConflictRecord": columns(
-        "id=conflict_id, article, key, >type=conflict_type, meaning, winner, time=created, status",
-        meaning=lambda each: conflict_name(each.conflict_type),
+        "id=conflict_id, article, key, >type=conflict_type, meaning=conflict_name, winner, time=created, status"
     ),
     "ConflictCount": columns(
         "day, table=article, type, resolver, >conflicts, columns",

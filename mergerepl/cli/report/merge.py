@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mergerepl.cli.report.columns import listing
 from mergerepl.cli.report.output import Output
-from mergerepl.cli.report.table import Part, Table
+from mergerepl.cli.report.table import Part, Report, Table
 from mergerepl.errors import MergeReplError
 from mergerepl.model.conflicts import ConflictRecord
+from mergerepl.model.listing import Listing, shown_fields
 from mergerepl.model.replica_status import RowInfo
 from mergerepl.model.results import (
     ApplyResult,
@@ -28,7 +28,6 @@ from mergerepl.model.tasks import ValidationResult
 from mergerepl.model.words import (
     REFUSED,
     changes,
-    conflict_name,
     counted,
     ends_without_winner,
     how_settled,
@@ -41,12 +40,6 @@ from mergerepl.model.words import (
     typed,
     value_text,
 )
-
-if TYPE_CHECKING:
-    from mergerepl.monitoring.doctor import Check
-
-Report = tuple[Any, ...]
-"""The value for programs, and the tables and sentences that show it."""
 
 _NO_CONFLICTS = (
     "{}: no conflicts to show. They are logged at the publisher, unless `conflict_logging` says otherwise; "
@@ -132,19 +125,15 @@ class Rounds:
 
 
 def sync_object(result: SyncResult) -> dict[str, Any]:
-    """Return the object of `sync --json`; the keys of the contract come first."""
-    promised = ("subscriber", "status", "upload", "download", "duration_s")
-    sessions = []
-    for session in result.sessions:
-        fields = asdict(session)
-        sessions.append(
-            {
-                **{name: fields.pop(name) for name in promised},
-                **fields,
-                "validation": None if session.validation is None else _validation_object(session.validation),
-                "conflicts": [_named(preview) for preview in session.conflicts],
-            }
-        )
+    """Return the object of `sync --json`."""
+    compared = (
+        None if each.validation is None else ValidationResult(Listing(each.validation))
+        for each in result.sessions
+    )
+    sessions = [
+        {**shown_fields(each), "validation": found}
+        for each, found in zip(result.sessions, compared, strict=True)
+    ]
     return {"publication": result.publication, "ok": result.ok, "sessions": sessions}
 
 
@@ -203,8 +192,7 @@ def _previews(session: SessionResult) -> list[Part]:
         ends = f"it stays at the {each.loser}" if stays else f"{each.winner} wins, {each.loser} loses"
         why = ", ".join(part for part in (each.resolver, each.note) if part)
         reason = f" ({why})" if why else ""
-        name = conflict_name(each.conflict_type)
-        parts.append(f"Conflict in {each.article} {key_text(each.key)}: {name}; {ends}{reason}")
+        parts.append(f"Conflict in {each.article} {key_text(each.key)}: {each.conflict_name}; {ends}{reason}")
         parts += [_alone(each.losing_row, "row")] if stays else _two_rows(each)
     shown = Counter(each.article for each in session.conflicts)
     for article in session.articles if session.status == "planned" else ():
@@ -213,7 +201,7 @@ def _previews(session: SessionResult) -> list[Part]:
     return parts
 
 
-# -- validation and doctor -------------------------------------------------------------------------------------------
+# -- validation ------------------------------------------------------------------------------------------------------
 
 
 def validated(result: ValidationResult) -> Report:
@@ -222,14 +210,7 @@ def validated(result: ValidationResult) -> Report:
     for each in result.articles:
         by_subscriber.setdefault(each.subscriber, []).append(each)
     parts = [part for name, found in by_subscriber.items() for part in _validation(name, found)]
-    return _validation_object(result.articles), *parts
-
-
-def _validation_object(articles: Sequence[ArticleValidation]) -> dict[str, Any]:
-    return {
-        "ok": all(article.ok for article in articles),
-        "articles": [{**asdict(article), "ok": article.ok, "result": article.result} for article in articles],
-    }
+    return result, *parts
 
 
 def _validation(subscriber: str, articles: Sequence[ArticleValidation]) -> list[Part]:
@@ -280,18 +261,12 @@ def _left_out(article: ArticleValidation) -> str:
     return f"not compared: {' and '.join(waiting)}." if waiting else ""
 
 
-def checked(checks: Sequence[Check]) -> Report:
-    """Report each check of `doctor` and its remedy."""
-    remedies = [f"{each.name}: {each.remedy}" for each in checks if each.remedy]
-    return {"checks": checks}, listing(checks), *remedies
-
-
 # -- conflicts -------------------------------------------------------------------------------------------------------
 
 
 def conflict_list(replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> Report:
     """Report conflicts, one line each: the newest of `total`."""
-    value = {"replica": replica, "total": total, "conflicts": list(map(_named, conflicts))}
+    value = {"replica": replica, "total": total, "conflicts": conflicts}
     if not conflicts:
         return value, _NO_CONFLICTS.format(replica)
     newest = f"{conflicts[0].conflict_id} -f {typed(replica)}"
@@ -304,10 +279,9 @@ def conflict_rows(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
     value, *parts = conflict_list(replica, conflicts, total=total)
     parts = [] if conflicts else parts
     for each in conflicts:
-        name = conflict_name(each.conflict_type)
         parts += [
             f"Conflict {each.conflict_id}: {each.article} {key_text(each.key)}",
-            f"  {name} (type {each.conflict_type}, reason {each.reason_code})",
+            f"  {each.conflict_name} (type {each.conflict_type}, reason {each.reason_code})",
             f"  {each.reason_text}",
         ]
         if each.resolver is not None:
@@ -328,10 +302,6 @@ def conflict_rows(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
             parts.append(_alone(each.losing_row, "losing row"))
             parts.append("  The article is not published any more, so only the losing row is shown.")
     return value, *parts, *_older(len(conflicts), total)
-
-
-def _named(conflict: ConflictRecord | ConflictPreview) -> dict[str, Any]:
-    return {**asdict(conflict), "conflict_name": conflict_name(conflict.conflict_type)}
 
 
 def _older(shown: int, total: int) -> list[str]:
@@ -399,7 +369,7 @@ def row(found: RowInfo) -> Report:
         if each.columns:
             colv = ", ".join(f"{part.column} {part.nickname}:{part.version}" for part in each.columns)
             parts.append(f"colv at {short(each.replica)}: {colv}")
-    return {**asdict(found), "is_known": found.is_known}, *parts
+    return found, *parts
 
 
 def _differs(rows: Iterable[Mapping[str, object] | None], column: str) -> bool:

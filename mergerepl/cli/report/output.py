@@ -6,11 +6,12 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import is_dataclass
 from datetime import date, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TextIO
 
+from mergerepl.model.listing import shown_fields
 from mergerepl.model.words import text_of
 
 if TYPE_CHECKING:
@@ -87,9 +88,13 @@ def dumps(value: object, *, indent: int | None = 2) -> str:
 
 
 def jsonable(value: object) -> object:
-    """Return a value in JSON's types: times as ISO 8601, bytes as hexadecimal, NaN and anything unknown as text."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return jsonable(asdict(value))
+    """Return a value in JSON's types: times as ISO 8601, bytes as hexadecimal, NaN and anything unknown as text.
+
+    A result has its fields, and the properties that its `also_in_json` names.
+    """
+    if is_dataclass(value):
+        more = {name: getattr(value, name) for name in getattr(value, "also_in_json", ())}
+        return {name: jsonable(part) for name, part in (shown_fields(value) | more).items()}
     match value:
         case Enum():
             return jsonable(value.value)

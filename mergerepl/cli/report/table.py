@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TextIO
+from typing import Any, TextIO
 
 from mergerepl.model.words import moment_text
 
@@ -94,6 +94,8 @@ class Table:
 
 Part = Table | str
 """A command shows tables and sentences."""
+Report = tuple[Any, ...]
+"""The value for programs, and the parts that show it."""
 
 
 def printable(value: object) -> str:

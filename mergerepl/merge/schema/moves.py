@@ -29,7 +29,7 @@ from mergerepl.delta.types import Field, ddl_of, is_widening
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.model.resolvers import resolver_info
 from mergerepl.model.tracking_options import SYSTEM_PREFIX
-from triggers.schema_checks import ArticleTable, changed_columns
+from triggers.schema_checks import ArticleTable, changed_columns, named_columns
 
 _OF_PUBLISHED = (DROP, RENAME, TYPE, FIELDS, NULLABILITY, COMPUTED)
 _FOLLOWED = (RENAME, DROP, NULLABILITY, TYPE)
@@ -208,7 +208,7 @@ class Follower:
             return True
         if change.kind == TYPE and change.column in self._whole_keys:
             return {change.old_type, change.new_type} <= _WHOLE
-        return change.column not in self._named
+        return change.column not in named_columns(self.at.article)
 
     def _is_taken_over(self, change: ColumnChange, window: FeedWindow) -> bool:
         """Whether merge replication said later that a type which a user gave a column is the publisher's, or widened it."""
@@ -224,13 +224,6 @@ class Follower:
         known = self.definition.by_number
         pairs = ((known[each.number].type, each.type) for each in after.fields if each.number in known)
         return all(before == now or is_widening(before, now) for before, now in pairs)
-
-    @property
-    def _named(self) -> set[str]:
-        """The columns that the article names: a subscriber's definition cannot go on under another name."""
-        article = self.at.article
-        named = {*article.identity, *dict(article.generated), *resolver_info(article.resolver_info).columns}
-        return {*named, article.rowguid_column or ""}
 
     @property
     def _whole_keys(self) -> set[str]:
