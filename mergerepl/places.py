@@ -16,7 +16,7 @@ from typing import Any
 
 from mergerepl import roots
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.tasks import CDC, MERGE, TRACKING, TRANSACTIONAL
+from mergerepl.model.products import CDC, MERGE, TRACKING, TRANSACTIONAL
 from mergerepl.model.words import did_you_mean
 from mergerepl.settings import Settings
 from mergerepl.store.location import Location

@@ -18,11 +18,10 @@ from mergerepl.errors import ConfigurationError, MergeReplError, Transient
 from mergerepl.model.alerts import Alerts
 from mergerepl.model.folders import Capture, Document, FolderTracking
 from mergerepl.model.listing import Listing
+from mergerepl.model.products import MERGE, TYPES
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, InitResult, SessionResult, SyncResult
 from mergerepl.model.tasks import (
-    MERGE,
-    TYPES,
     Captured,
     CleanupResult,
     Pending,

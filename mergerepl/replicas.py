@@ -12,11 +12,12 @@ from mergerepl import products, roots
 from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.listing import Listing, html_table
+from mergerepl.model.products import MERGE, TRANSACTIONAL
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.replica_status import PartitionInfo, RowInfo
 from mergerepl.model.results import TouchResult, TuneResult
 from mergerepl.model.schema_changes import AlterResult, SchemaChange, SkippedChange
-from mergerepl.model.tasks import MERGE, TRANSACTIONAL, Captured, Pending, Run, Status
+from mergerepl.model.tasks import Captured, Pending, Run, Status
 from mergerepl.places import types_at
 from mergerepl.products import upkeep
 from mergerepl.sessions.targets import root_of

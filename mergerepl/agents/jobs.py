@@ -28,8 +28,8 @@ from mergerepl.cdc.tables import CdcTables, tables_at
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.model.cdc import Job, JobEvent
+from mergerepl.model.products import MERGE
 from mergerepl.model.results import SessionResult
-from mergerepl.model.tasks import MERGE
 from mergerepl.model.words import changes
 from mergerepl.roots import existing
 from mergerepl.store.lease import AGENT_LOCK, check_held, lease

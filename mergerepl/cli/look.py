@@ -11,7 +11,6 @@ from mergerepl.cli.report import tasks
 from mergerepl.cli.report.columns import listing, listing_or
 from mergerepl.cli.report.table import Report
 from mergerepl.errors import MergeReplError
-from mergerepl.model.tasks import UNKNOWN, Run, Status, StatusWarning, check_code
 from mergerepl.model.words import short
 from mergerepl.places import types_at
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from mergerepl.model.listing import Listing
     from mergerepl.model.replica_status import PartitionInfo, RowInfo
     from mergerepl.model.schema_changes import AlterResult, SchemaChange, SkippedChange
+    from mergerepl.model.tasks import Run
 
 
 @command(READS, "Project.status [REPLICA]... --type --check --metrics-file")
@@ -43,6 +43,7 @@ def status(
       mergerepl status --check
     """
     from mergerepl.dashboard.metrics import read_metrics
+    from mergerepl.model.tasks import UNKNOWN, Status, StatusWarning, check_code
 
     roots = [str(run.project.at(name).root) for name in replicas] or run.project.own_roots()
     found: Sequence[Status]

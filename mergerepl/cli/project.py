@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mergerepl.agents.client import agent_roots
 from mergerepl.cli.grammar import DESTROYS, WRITES, command
 from mergerepl.cli.invocation import FAILED, Invocation, exit_code
 from mergerepl.cli.main import run_command
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.table import Report
 from mergerepl.cli.standard_output import say_error
+from mergerepl.model.products import MERGE
 from mergerepl.model.progress import NoProgress
-from mergerepl.model.results import ApplyResult, SyncResult
-from mergerepl.model.tasks import MERGE
 from mergerepl.model.words import counted
 from mergerepl.places import FILE_NAME, types_at
 from mergerepl.settings import agent_file
 
 if TYPE_CHECKING:
+    from mergerepl.model.results import SyncResult
     from mergerepl.model.tasks import Captured
 
 
@@ -72,6 +71,8 @@ def apply(run: Invocation) -> None:
       mergerepl apply --dry-run
       mergerepl apply -f sales.yml
     """
+    from mergerepl.model.results import ApplyResult
+
     project = run.project
     # A new document removes nothing, and neither does a merge publication.
     has_rows_to_remove = any(
@@ -156,6 +157,7 @@ def sync(
         return result
 
     if interval is not None:
+        from mergerepl.agents.client import agent_roots
         from mergerepl.agents.loop import repeat
         from mergerepl.agents.server import CommandServer, warm_up
 
@@ -170,7 +172,7 @@ def sync(
     # Functions of users, which may be other ones in the agent, stay here.
     is_for_agent = not (agent is False or procedures or is_handed_over or agent_file()[0].exists())
     if is_for_agent:
-        from mergerepl.agents.client import hand_over
+        from mergerepl.agents.client import agent_roots, hand_over
 
         code = hand_over(agent_roots(run.paths), run.arguments, progress)
         if code is not None:
@@ -214,6 +216,8 @@ def abort(run: Invocation, session: str) -> int:
     Example:
       mergerepl abort 4f0c
     """
+    from mergerepl.model.results import SyncResult
+
     ended = run.carry_out(
         partial(run.project.abort, session),
         asks=f"End session {session} at {run.root}? Its rows that have not arrived are set aside.",

@@ -11,7 +11,6 @@ from mergerepl.cli.invocation import Invocation
 from mergerepl.cli.report.columns import listing_or
 from mergerepl.cli.report.table import Report
 from mergerepl.cli.report.tasks import of_total
-from mergerepl.model.transactional import Publication
 
 if TYPE_CHECKING:
     from mergerepl.model.delivery import Command, SkippedTransaction
@@ -59,6 +58,8 @@ def script(run: Invocation, text: str) -> Report:
 
 def _publication(run: Invocation) -> dict[str, str]:
     """Return the publication of the file, if it states one only."""
+    from mergerepl.model.transactional import Publication
+
     stated = {each.name for each in run.project.documents if isinstance(each, Publication)}
     return {"publication": stated.pop()} if len(stated) == 1 else {}
 

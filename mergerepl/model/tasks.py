@@ -11,9 +11,6 @@ from typing import Any, ClassVar
 from mergerepl.model.listing import HtmlResult, Listing
 from mergerepl.model.results import ArticleValidation, KeyDifference
 
-MERGE, TRANSACTIONAL, CDC, TRACKING = TYPES = ("merge", "transactional", "cdc", "tracking")
-"""Types of documents and products, in the order of lists."""
-
 WARNING, CRITICAL, UNKNOWN = "warning", "critical", "unknown"
 """Levels of a `StatusWarning`; unknown: the state could not be read."""
 

@@ -7,7 +7,8 @@ from enumeration.plan import Destination
 from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.errors import EnumerationError, StoreError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.tasks import MERGE, Pending
+from mergerepl.model.products import MERGE
+from mergerepl.model.tasks import Pending
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
 from mergerepl.monitoring.waiting import (
     GenerationsAfter,

@@ -14,10 +14,11 @@ from mergerepl.errors import MergeReplError, SchemaStoppedError, StoreError, rei
 from mergerepl.filters.publication_filters import followed_articles
 from mergerepl.model.alerts import DEFAULT, EXPIRATION, Alerts
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.products import MERGE
 from mergerepl.model.publication import Tracking
 from mergerepl.model.relation import added
 from mergerepl.model.replica_status import ArticleStatus, MetadataStatus, ReplicaStatus, SubscriptionStatus
-from mergerepl.model.tasks import CRITICAL, MERGE, WARNING, Status, StatusWarning
+from mergerepl.model.tasks import CRITICAL, WARNING, Status, StatusWarning
 from mergerepl.monitoring.capture_lag import WARNED, article_lag, warning_of_lag
 from mergerepl.monitoring.cost import cost_of
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root

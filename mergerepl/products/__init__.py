@@ -18,12 +18,10 @@ from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
 from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.folders import Document
 from mergerepl.model.listing import Listing
+from mergerepl.model.products import CDC, MERGE, TYPES
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult, ArticleValidation, PlanStep
 from mergerepl.model.tasks import (
-    CDC,
-    MERGE,
-    TYPES,
     UNKNOWN,
     Captured,
     Pending,

@@ -16,10 +16,11 @@ from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.cdc import ScanError, ScanSession
 from mergerepl.model.folders import Capture
 from mergerepl.model.listing import Listing
+from mergerepl.model.products import CDC
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult
 from mergerepl.model.snapshot import MOST_RUNS
-from mergerepl.model.tasks import CDC, Captured, CleanupResult, Removed, Run, Status, Vacuumed
+from mergerepl.model.tasks import Captured, CleanupResult, Removed, Run, Status, Vacuumed
 from mergerepl.model.words import counted
 from mergerepl.places import DATABASE
 from mergerepl.store.lease import WAIT_S

@@ -11,13 +11,13 @@ from mergerepl.merge.session.table_problems import table_problems
 from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.conflict_filter import ConflictFilter
 from mergerepl.model.listing import Listing
+from mergerepl.model.products import MERGE
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.replica_status import ReplicaStatus, SessionRecord
 from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.model.snapshot import MOST_RUNS, HeldMetadata
 from mergerepl.model.tasks import (
-    MERGE,
     Captured,
     CleanupResult,
     Pending,

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 
 from mergerepl.errors import MergeReplError
 from mergerepl.model.listing import Listing
+from mergerepl.model.products import TYPES
 from mergerepl.model.replica_status import ReplicaStatus
 from mergerepl.model.snapshot import HeldMetadata, ReplicaConflicts, Snapshot
-from mergerepl.model.tasks import TYPES, Run
+from mergerepl.model.tasks import Run
 from mergerepl.products import AlertsOf, default_alerts, of_products, status
 from mergerepl.store.location import Location
 

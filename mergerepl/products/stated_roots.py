@@ -8,8 +8,8 @@ from operator import or_
 
 from mergerepl.model.alerts import Alerts
 from mergerepl.model.folders import Capture, Document, FolderTracking
+from mergerepl.model.products import CDC, MERGE, TRACKING, TRANSACTIONAL
 from mergerepl.model.publication import Publication
-from mergerepl.model.tasks import CDC, MERGE, TRACKING, TRANSACTIONAL
 from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.places import DATABASE, PUBLISHER, SUBSCRIBER, NamedRoot, named_root, types_at
 from mergerepl.roots import parse

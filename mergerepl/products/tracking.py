@@ -9,8 +9,9 @@ from typing import Any
 from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.folders import FolderTracking
 from mergerepl.model.listing import Listing
+from mergerepl.model.products import TRACKING
 from mergerepl.model.results import ApplyResult
-from mergerepl.model.tasks import CRITICAL, TRACKING, CleanupResult, Removed, Run, Status, StatusWarning
+from mergerepl.model.tasks import CRITICAL, CleanupResult, Removed, Run, Status, StatusWarning
 from mergerepl.model.tracking import CommittedTransaction
 from mergerepl.places import DATABASE
 from mergerepl.store.location import Location

@@ -12,11 +12,11 @@ from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.conflict_filter import ConflictFilter
 from mergerepl.model.delivery import AgentError, Batch, DistributorStatus
 from mergerepl.model.listing import Listing
+from mergerepl.model.products import TRANSACTIONAL
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult, ArticleValidation
 from mergerepl.model.snapshot import MOST_RUNS
 from mergerepl.model.tasks import (
-    TRANSACTIONAL,
     UNKNOWN,
     Captured,
     CleanupResult,

@@ -11,21 +11,9 @@ from typing import TYPE_CHECKING
 from mergerepl.calls import require_choice
 from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.listing import Listing
+from mergerepl.model.products import CDC, MERGE, TRACKING, TRANSACTIONAL, TYPES
 from mergerepl.model.progress import Progress
-from mergerepl.model.tasks import (
-    CDC,
-    MERGE,
-    TRACKING,
-    TRANSACTIONAL,
-    TYPES,
-    CleanupResult,
-    Reinit,
-    ReinitResult,
-    Removed,
-    Repair,
-    RepairResult,
-    Vacuumed,
-)
+from mergerepl.model.tasks import CleanupResult, Reinit, ReinitResult, Removed, Repair, RepairResult, Vacuumed
 from mergerepl.places import PUBLISHER, SUBSCRIBER, types_at
 from mergerepl.products import lacks, of_each, of_products
 from mergerepl.roots import resolved

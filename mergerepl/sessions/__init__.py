@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from mergerepl.calls import require_choice
 from mergerepl.errors import TRIES, ConfigurationError, MergeReplError, class_of_details
+from mergerepl.model.products import MERGE, TRANSACTIONAL, TYPES
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import SessionResult, SyncResult
-from mergerepl.model.tasks import MERGE, TRANSACTIONAL, TYPES
 from mergerepl.sessions.distributed import distributed, failed_session
 from mergerepl.sessions.targets import Item, Target, distributions, merge_targets
 from mergerepl.store.lease import WAIT_S

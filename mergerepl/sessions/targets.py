@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from mergerepl import roots
 from mergerepl.model.folders import Document
+from mergerepl.model.products import MERGE, TRANSACTIONAL
 from mergerepl.model.publication import Publication
-from mergerepl.model.tasks import MERGE, TRANSACTIONAL
 from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.places import types_at
 from mergerepl.store.location import Location

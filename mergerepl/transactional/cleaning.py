@@ -13,7 +13,8 @@ from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import LogReader, refuse_copy
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.listing import Listing
-from mergerepl.model.tasks import TRANSACTIONAL, CleanupResult, Removed
+from mergerepl.model.products import TRANSACTIONAL
+from mergerepl.model.tasks import CleanupResult, Removed
 from mergerepl.systables.transactional import (
     ACTIVE,
     ERRORS,

@@ -13,8 +13,9 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.model.alerts import DEFAULT, EXPIRATION, Alerts
 from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, StatusWarning
 from mergerepl.model.delivery import AgentError, ArticleState, Batch, DeliveryState, DistributorStatus
+from mergerepl.model.products import TRANSACTIONAL
 from mergerepl.model.results import ArticleCounts, PhaseCounts
-from mergerepl.model.tasks import TRANSACTIONAL, Pending
+from mergerepl.model.tasks import Pending
 from mergerepl.store.location import Location
 from mergerepl.store.storage import is_folder
 from mergerepl.systables.logreader import LogReaderRow

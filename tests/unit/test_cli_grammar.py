@@ -394,7 +394,17 @@ def is_known(words: list[str]) -> bool:
     return used <= {*options_of(ALL[path]), *GENERAL, *secondary}
 
 
-HEAVY = ("pyspark", "delta", "pyarrow", "pandas", "numpy", "deltalake", "pydantic", "obstore")
+HEAVY = (
+    "pyspark",
+    "delta",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "deltalake",
+    "pydantic",
+    "obstore",
+    "mergerepl.model.results",
+)
 
 
 @pytest.mark.parametrize(

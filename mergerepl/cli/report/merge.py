@@ -7,24 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergerepl.cli.report.columns import listing
 from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Part, Report, Table
 from mergerepl.errors import MergeReplError
-from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.listing import Listing, shown_fields
-from mergerepl.model.replica_status import RowInfo
-from mergerepl.model.results import (
-    ApplyResult,
-    ArticleValidation,
-    ConflictPreview,
-    PhaseCounts,
-    SessionResult,
-    SyncResult,
-)
-from mergerepl.model.tasks import ValidationResult
 from mergerepl.model.words import (
     REFUSED,
     changes,
@@ -40,6 +29,19 @@ from mergerepl.model.words import (
     typed,
     value_text,
 )
+
+if TYPE_CHECKING:
+    from mergerepl.model.conflicts import ConflictRecord
+    from mergerepl.model.replica_status import RowInfo
+    from mergerepl.model.results import (
+        ApplyResult,
+        ArticleValidation,
+        ConflictPreview,
+        PhaseCounts,
+        SessionResult,
+        SyncResult,
+    )
+    from mergerepl.model.tasks import ValidationResult
 
 _NO_CONFLICTS = (
     "{}: no conflicts to show. They are logged at the publisher, unless `conflict_logging` says otherwise; "
@@ -126,6 +128,8 @@ class Rounds:
 
 def sync_object(result: SyncResult) -> dict[str, Any]:
     """Return the object of `sync --json`."""
+    from mergerepl.model.tasks import ValidationResult
+
     compared = (
         None if each.validation is None else ValidationResult(Listing(each.validation))
         for each in result.sessions

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.cli.report.columns import COLUMNS, listing_or, sparse
 from mergerepl.cli.report.table import Part, cell, printable
 from mergerepl.model.listing import shown_fields
-from mergerepl.model.tasks import CDC, MERGE, TRACKING, Captured, Pending, PendingRow, Run, Status
+from mergerepl.model.products import CDC, MERGE, TRACKING
 from mergerepl.model.words import counted, moment_text, short, typed
 
 if TYPE_CHECKING:
     from mergerepl.model.cdc import AgentStatus, Job
+    from mergerepl.model.tasks import Captured, Pending, PendingRow, Run, Status
 
 
 def _tables(details: Any) -> Iterator[Part]:
