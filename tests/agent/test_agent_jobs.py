@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.agents.jobs import distribute_all, run_reported, sync_merge
@@ -33,6 +34,7 @@ def test_an_agent_syncs_what_a_root_publishes(spark: SparkSession, replica_dir: 
     assert f"'{north}' is out of reach" in events[0].text
 
 
+@pytest.mark.slow
 def test_an_agent_distributes_what_the_log_reader_has_read(spark: SparkSession, replica_dir: Path) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     orders = new_table(hq, "orders", {1: ("a", 1)})

@@ -141,9 +141,8 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", ["binary", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("flag", "partition"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KEYS)
 def test_keys_without_bounds(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Delta states no bounds of booleans and binaries, and orders no partition by its own column."""
     columns, more, commits = KEYS[kind]

@@ -120,11 +120,19 @@ SUBCOMMANDS = {
     "transactional": ("browse",),
 }
 """Of each group, a command that takes a place."""
-ON_ONE_REPLICA = ("sync", "capture", "tune", "validate", "status", "pending", "history")
 
 
 @pytest.mark.parametrize(("target", "says"), TARGETS)
-@pytest.mark.parametrize("command", [*ON_ONE_REPLICA, "conflicts list", "conflicts show", "row", "demo"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("sync", "status", "conflicts list", "row", "demo"),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("capture", "tune", "validate", "pending", "history", "conflicts show")
+        ),
+    ],
+)
 def test_places_that_are_no_folder(
     refused: Refused, command: str, target: str, says: tuple[str, ...]
 ) -> None:

@@ -41,7 +41,7 @@ READS = [
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("name", ["hq", "north"])
+@pytest.mark.parametrize("name", ["hq", pytest.param("north", marks=pytest.mark.slow)])
 def test_50_nothing_is_written_where_a_system_table_was_dropped(
     network: Network, refused: Refused, name: str, table: str
 ) -> None:

@@ -68,7 +68,7 @@ def is_alive(pid: int) -> bool:
     ("number", "code", "says"),
     [
         pytest.param(signal.SIGINT, 130, "Interrupted. Run the command again", id="SIGINT"),
-        pytest.param(signal.SIGTERM, -signal.SIGTERM, "", id="SIGTERM"),
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, "", id="SIGTERM", marks=pytest.mark.slow),
     ],
 )
 def test_103_a_sync_that_is_interrupted_before_it_wrote_leaves_no_trace(
@@ -96,7 +96,9 @@ def test_103_a_sync_that_is_interrupted_before_it_wrote_leaves_no_trace(
 
 
 # A slow machine's progress is no complaint.
-@pytest.mark.parametrize("command", ["status --quiet", "sync --dry-run --quiet"])
+@pytest.mark.parametrize(
+    "command", ["status --quiet", pytest.param("sync --dry-run --quiet", marks=pytest.mark.slow)]
+)
 def test_103_a_reader_that_has_gone_is_no_error_of_ours(network: Network, command: str) -> None:
     before = state_of(network.folder)
     process = started(network.folder, *command.split(), "-f", "hq")

@@ -171,7 +171,7 @@ REPLACED: list[Any] = [
 
 
 @pytest.mark.usefixtures("no_engine")
-@pytest.mark.parametrize("name", ["hq", "north"])
+@pytest.mark.parametrize("name", ["hq", pytest.param("north", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("change", "says"), REPLACED)
 def test_49_an_apply_refuses_a_replaced_table_as_a_session_does(
     network: Network, refused: Refused, name: str, change: Callable[[Path], None], says: tuple[str, ...]
@@ -374,4 +374,6 @@ def test_an_engine_that_cannot_start_changes_nothing(
     # Whatever session another test of this process left: this one has to start its own.
     monkeypatch.setattr(engine, "_embedded", None)
     monkeypatch.setattr(engine, "users_session", lambda: None)
+    # Nor has this one opened a bucket, whose JARs are others.
+    monkeypatch.setattr("mergerepl.store.objects._opened", set())
     refused(*words, code=1, says=says)

@@ -59,8 +59,18 @@ def test_58_guids_that_are_none(network: Network, refused: Refused) -> None:
 
 
 NO_KEYS = [
-    pytest.param((None,), ("have NULL in their key (id)", "Give them keys or delete them"), id="55 NULL key"),
-    pytest.param((9, 9), ("have one key (id)", "id=9", "Remove the duplicates"), id="102 a key twice"),
+    pytest.param(
+        (None,),
+        ("have NULL in their key (id)", "Give them keys or delete them"),
+        id="55 NULL key",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        (9, 9),
+        ("have one key (id)", "id=9", "Remove the duplicates"),
+        id="102 a key twice",
+        marks=pytest.mark.slow,
+    ),
     pytest.param((1,), ("have one key (id)", "id=1", "Remove the duplicates"), id="56 a key that was there"),
 ]
 
@@ -105,9 +115,8 @@ DAMAGED = [
 VALIDATE = ("validate", "north", "-f", "hq")
 
 
-@pytest.mark.parametrize(
-    "words", [pytest.param(SYNC, id="sync"), pytest.param(VALIDATE, id="validate", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [SYNC, VALIDATE], ids=["sync", "validate"])
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_table_that_cannot_be_read(
     network: Network, refused: Refused, words: tuple[str, ...], damage: Callable[[Path], None]
@@ -150,15 +159,14 @@ def by_region(spark: SparkSession, table: Path) -> None:
     write_table(table, mode="overwrite", schema_mode="overwrite", partition_by=["region"])
 
 
-NOT_TAKEN: list[Any] = [
+NOT_TAKEN = [
     pytest.param(positive, "E", "CHECK constraint 'small'", id="70 CHECK"),
-    pytest.param(
-        three_letters, "North", "type varchar(3) of column 'region'", id="71 varchar", marks=pytest.mark.slow
-    ),
-    pytest.param(by_region, "", "'region' that no value is empty", id="73 partition", marks=pytest.mark.slow),
+    pytest.param(three_letters, "North", "type varchar(3) of column 'region'", id="71 varchar"),
+    pytest.param(by_region, "", "'region' that no value is empty", id="73 partition"),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("restrict", "region", "rule"), NOT_TAKEN)
 def test_rows_that_the_other_side_does_not_take(
     spark: SparkSession,

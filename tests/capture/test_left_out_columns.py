@@ -17,6 +17,7 @@ from tests.staging.memory import frames_in_memory
 COLUMNS = {"published_columns": ("id", "a"), "published_types": ("bigint", "string"), "vertical_partition": 1}
 
 
+@pytest.mark.slow
 def test_rows_come_back_with_what_can_be_read_only(
     spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

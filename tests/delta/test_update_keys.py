@@ -233,6 +233,7 @@ def test_a_file_that_is_gone_is_told_from_a_doubt(tmp_path: Path) -> None:
     assert update_keys(path, version, ["id"]).is_gone
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_the_same_changes_by_keys_as_of_whole_files(spark: SparkSession, tmp_path: Path) -> None:
     path = table_of(tmp_path / "t", ROWS, ROWS.slice(1, 3), partition_by=["part"])

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import mergerepl
 
 ROOT = Path(__file__).parents[2]
-APPENDS = int(os.environ.get("MERGEREPL_TEST_APPENDS", "40"))
+APPENDS = int(os.environ.get("MERGEREPL_TEST_APPENDS", "20"))
 """Commits of each process; a Spark session makes a tenth, and its partner goes on until it is done."""
 UNTIL_TOLD = 1_000_000
 PAUSE_S = 0.02

@@ -154,6 +154,7 @@ def test_cdc(spark: SparkSession, transcript: Transcript) -> None:
     transcript.compare("cdc")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_tracking(spark: SparkSession, transcript: Transcript) -> None:
     folder, run = transcript.folder, transcript.run

@@ -115,6 +115,7 @@ def test_touched_rows_wait_are_listed_and_go_over(hub: Hub) -> None:
     assert rows(hub, "hq") == rows(hub, "north") == FROM_PUBLISHER | {9: ("extra", 9)}
 
 
+@pytest.mark.slow
 def test_vacuum_captures_first_and_keeps_the_files_of_unread_versions(hub: Hub) -> None:
     hq = mergerepl.Replica(hub.root("hq"))
     (done,) = hq.vacuum("orders")

@@ -118,11 +118,9 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "points",
-    [pytest.param(["reinit.after_void"], id="a death")]
-    + [pytest.param([point], id=point, marks=pytest.mark.slow) for point in POINTS],
-)
+# In process by default: test_reinit_without_java.py.
+@pytest.mark.slow
+@pytest.mark.parametrize("points", [[point] for point in POINTS], ids=POINTS)
 def test_inv_38_what_was_not_sent_goes_up_and_late_writes_are_decided(hub: Hub, points: list[str]) -> None:
     hub.expire("north", datetime.now(UTC))
     for point in points:

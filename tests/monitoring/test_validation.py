@@ -222,6 +222,7 @@ def test_all_differences_are_counted_and_the_first_are_named(spark: SparkSession
     assert list(kinds(result)) == [str(number) for number in range(SHOWN)]
 
 
+@pytest.mark.slow
 def test_a_guid_is_one_identity_in_any_case_of_letters(spark: SparkSession, replica_dir: Path) -> None:
     result = compare(
         spark,

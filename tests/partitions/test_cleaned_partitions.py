@@ -4,6 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
@@ -13,6 +14,7 @@ from mergerepl.store.location import Location
 from tests.networks import publish
 
 
+@pytest.mark.slow
 def test_inv_36_unchanged_rows_enter_a_partition_although_their_metadata_was_cleaned_up(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ CASES = {
 """`on`, rows of lines, how many they are at most, and the files of orders that are read, by the letter of their names."""
 
 
+@pytest.mark.slow
 def test_a_join_reads_the_files_that_may_have_what_it_looks_for(spark: SparkSession, tmp_path: Path) -> None:
     orders = tmp_path / "orders"
     files: dict[str, str] = {}

@@ -53,10 +53,7 @@ HISTORIES: dict[str, tuple[bool, list[Step]]] = {
 }
 """Whether columns are tracked, and the steps. Histories of three tiers have no republisher here to run on."""
 
-DEFAULT = (
-    "a column's entry is cleaned where another replica has not seen the change",
-    "an expired relation comes back after a cleanup",
-)
+DEFAULT = ("an expired relation comes back after a cleanup",)
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,10 @@ def test_odd_names_are_quoted(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("type_", ["merge", "transactional", "cdc", "tracking"])
+@pytest.mark.parametrize(
+    "type_",
+    ["merge", "cdc", *(pytest.param(e, marks=pytest.mark.slow) for e in ("transactional", "tracking"))],
+)
 def test_the_file_passes_a_dry_run(spark: SparkSession, hq: Path, type_: str) -> None:
     file = hq.parent / "mergerepl.yml"
     names = (hq,) if type_ in ("cdc", "tracking") else (hq, hq.parent / "north")

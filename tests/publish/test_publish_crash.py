@@ -183,13 +183,8 @@ def assert_new_subscriber_fits(spark: SparkSession, hub: Hub, expected: dict[int
 BETWEEN = RUNNING.index("initialise.after_metadata")
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        pytest.param((RUNNING[2], *RUNNING[BETWEEN::9]), id="some"),
-        pytest.param(RUNNING, id="all", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("points", [(RUNNING[2], *RUNNING[BETWEEN::9]), RUNNING], ids=["some", "all"])
 def test_a_new_subscriber_that_is_cut_short_again_and_again_fits_in(
     spark: SparkSession, hub: Hub, points: list[str]
 ) -> None:

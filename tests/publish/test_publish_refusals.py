@@ -228,6 +228,7 @@ ROWS: dict[str, tuple[dict[str, list[object]], Article, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_files_outside_the_table_are_refused(spark: SparkSession, replica_dir: Path) -> None:
     hub = Hub(replica_dir)
@@ -266,8 +267,12 @@ def test_rows_without_an_identity_are_refused(spark: SparkSession, replica_dir: 
     ("text", "says"),
     [
         ("", "that no value is empty"),
-        ("__HIVE_DEFAULT_PARTITION__", "that no value is '__HIVE_DEFAULT_PARTITION__'"),
-        ("x\0y", "that no value has the character U\\+0000"),
+        pytest.param(
+            "__HIVE_DEFAULT_PARTITION__",
+            "that no value is '__HIVE_DEFAULT_PARTITION__'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("x\0y", "that no value has the character U\\+0000", marks=pytest.mark.slow),
     ],
 )
 def test_a_text_that_spark_cannot_write_to_a_partition_is_refused(

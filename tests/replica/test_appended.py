@@ -248,20 +248,18 @@ def test_files_that_spark_takes_for_hidden_are_read_through_delta(
     assert sorted(row["id"] for row in read_columns(spark, path, 0, ["id"]).collect()) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("type_", "clause", "change", "is_plain"),
     [
-        pytest.param("string", "", "delete from {} where id = 2", True, marks=pytest.mark.slow),
-        pytest.param("char(5)", "", "delete from {} where id = 2", True, marks=pytest.mark.slow),
-        pytest.param(
-            "string", "partitioned by (id)", "delete from {} where id = 2", False, marks=pytest.mark.slow
-        ),
-        pytest.param(
+        ("string", "", "delete from {} where id = 2", True),
+        ("char(5)", "", "delete from {} where id = 2", True),
+        ("string", "partitioned by (id)", "delete from {} where id = 2", False),
+        (
             "string",
             "tblproperties ('delta.enableDeletionVectors' = 'true')",
             "delete from {} where id = 2",
             False,
-            marks=pytest.mark.slow,
         ),
         (
             "string",

@@ -71,6 +71,7 @@ LARGE_BYTES = 1024 * 1024
 """Here, so that a test need not write what a replica takes for large."""
 
 
+@pytest.mark.slow
 def test_large_files_are_left_alone(spark: SparkSession, replica_dir: Path) -> None:
     """Joining costs what was appended since, not all there is: a large file is never written again."""
     from mergerepl.delta.appended import join_small_files

@@ -93,6 +93,7 @@ def test_a_value_of_another_replica_outlives_an_edit_without_the_column(star: St
         assert star.tables(name)["north"] == star.tables(name)["south"] == star.tables(name)["hq"]
 
 
+@pytest.mark.slow
 def test_a_write_just_before_the_alter_says_nothing_of_the_column(
     star: Star, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def check(star: Star) -> None:
     assert Replica(Location.of(star.root / "north")).info().article_versions == {1: 2, 2: 2}
 
 
+@pytest.mark.slow
 def test_a_column_that_both_sides_added_is_one_column(star: Star) -> None:
     check(star)
 

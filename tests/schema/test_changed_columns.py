@@ -96,6 +96,7 @@ def check_left(star: Star) -> None:
             assert logged.count(value) == 1, (replica, name, logged)
 
 
+@pytest.mark.slow
 def test_a_column_that_is_left_out_stays_in_every_table(tmp_path: Path) -> None:
     star = Star(tmp_path / "root", subscribers=("north",))
     state(star, "a")

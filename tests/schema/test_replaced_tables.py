@@ -105,7 +105,9 @@ def test_a_replaced_table_is_row_changes(star: Star) -> None:
     leave_undone_and_check(star)
 
 
-@pytest.mark.parametrize("point", ["replace.after_properties", "replace.after_capture"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("replace.after_properties", marks=pytest.mark.slow), "replace.after_capture"]
+)
 def test_a_capture_that_dies_leaves_no_table_without_its_properties(star: Star, point: str) -> None:
     kept = pa.Table.from_pylist(rows((1, "x", "y", None), (2, "x", "h2", 2)), schema=NEW)
     create_or_replace(star.root / "hq" / "by_row", kept)

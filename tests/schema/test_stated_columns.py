@@ -62,6 +62,7 @@ def check(star: Star) -> None:
         assert star.conflicts("hq", name) == []
 
 
+@pytest.mark.slow
 def test_comments_travel_with_unsent_edits(star: Star) -> None:
     with pytest.raises(SchemaMismatchError, match="`mergerepl sync` follows that before"):
         star.project.sync("north", dry_run=True)

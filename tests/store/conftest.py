@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.store.proxy import Proxy
+from tests.store.proxy import Proxy, environment
 
 
 @pytest.fixture(scope="session")
@@ -34,14 +34,7 @@ def _proxy(moto_url: str) -> Iterator[Proxy]:
 @pytest.fixture
 def proxy(_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
     """The proxy without requests and rules; the environment has its address and credentials that moto takes."""
-    settings = {
-        "AWS_ENDPOINT_URL": _proxy.url,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "test-key",
-        "AWS_SECRET_ACCESS_KEY": "test-secret",
-    }
-    for name, value in settings.items():
+    for name, value in environment(_proxy.url).items():
         monkeypatch.setenv(name, value)
     _proxy.reset()
     return _proxy

@@ -12,6 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+SECRETS = ("test-key", "test-secret")
+"""The credentials that the tests' store takes."""
+
 CONDITIONS = ("if-match", "if-none-match")
 ERROR_CODES = {
     400: "ExpiredToken",
@@ -22,6 +25,18 @@ ERROR_CODES = {
     429: "TooManyRequests",
     503: "SlowDown",
 }
+
+
+def environment(url: str) -> dict[str, str]:
+    """Return the variables by which this process and its children find the store at an address."""
+    key, secret = SECRETS
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": key,
+        "AWS_SECRET_ACCESS_KEY": secret,
+    }
 
 
 @dataclass

@@ -21,7 +21,7 @@ from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import state_of
 from mergerepl.store.storage import storage
-from tests.store.proxy import Proxy
+from tests.store.proxy import SECRETS, Proxy
 from tests.waiting import waited
 
 SPARK_HOME = Path(pyspark.__file__).resolve().parent
@@ -60,8 +60,8 @@ class Cluster:
             "spark.hadoop.fs.s3a.endpoint": endpoint,
             "spark.hadoop.fs.s3a.path.style.access": "true",
             "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
-            "spark.executorEnv.AWS_ACCESS_KEY_ID": "test-key",
-            "spark.executorEnv.AWS_SECRET_ACCESS_KEY": "test-secret",
+            "spark.executorEnv.AWS_ACCESS_KEY_ID": SECRETS[0],
+            "spark.executorEnv.AWS_SECRET_ACCESS_KEY": SECRETS[1],
             "spark.authenticate": "true",
             "spark.authenticate.secret": self.secret,
             "spark.executor.memory": "600m",

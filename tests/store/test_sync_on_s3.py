@@ -17,7 +17,7 @@ import pytest
 from mergerepl.store.location import Location
 from mergerepl.store.storage import files_below, storage
 from tests.store.order_tables import add, agent_rounds, command, edit, rows_of, write_orders
-from tests.store.proxy import STRIPPED, Proxy
+from tests.store.proxy import SECRETS, STRIPPED, Proxy
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,6 @@ def sites(tmp_path: Path, bucket: str, pool: ProcessPoolExecutor) -> Callable[[s
 
 
 README = Path(__file__).parents[2] / "README.md"
-SECRETS = ("test-key", "test-secret")
-"""The credentials of the fixture `proxy`."""
 
 
 def secrets_in(*roots: Location) -> list[str]:
@@ -210,7 +208,8 @@ of another new process. Only lower them.
 """
 
 
-@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [0, 2])
 def test_a_sync_of_two_buckets_stays_within_its_budget_of_requests(
     sites: Callable[[str, str], Sites], proxy: Proxy, processes: int
 ) -> None:

@@ -28,7 +28,7 @@ from mergerepl.tracking.database import Database, Session
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
 from mergerepl.tracking.sweep import has_work, is_unfinished
 from mergerepl.tracking.transactions import Transaction
-from tests.store.proxy import Fault, Proxy
+from tests.store.proxy import Fault, Proxy, environment
 from tests.store.served import Served
 from tests.tracking.databases import ORDERS, held, notes_of, rows
 
@@ -182,14 +182,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def tracked(served: Served, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Tracked:
-    settings = {
-        "AWS_ENDPOINT_URL": served.url,
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "test-key",
-        "AWS_SECRET_ACCESS_KEY": "test-secret",
-        "MERGEREPL_LEASE_S": "0.5",
-    }
-    for name, value in settings.items():
+    for name, value in (environment(served.url) | {"MERGEREPL_LEASE_S": "0.5"}).items():
         monkeypatch.setenv(name, value)
     root = Location.of(f"s3://{served.new_bucket()}/branch")
     assert not storage(root).is_folder(root)

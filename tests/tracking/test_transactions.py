@@ -172,6 +172,7 @@ def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir:
     assert [row["a.b"] for row in tracking.read("orders").collect()] == ["one!"]
 
 
+@pytest.mark.slow
 def test_a_key_that_delta_stores_as_null_is_refused(spark: SparkSession, replica_dir: Path) -> None:
     table = pa.table({"region": ["North"], "id": [1]})
     write_deltalake(str(replica_dir / "orders"), table, partition_by=["region"])

@@ -165,6 +165,7 @@ def test_inv_24_keys_that_are_none_are_refused_and_in_a_late_window_logged(
     assert ("came in during the session" in caplog.text) is (error is DuplicateKeyError)
 
 
+@pytest.mark.on_spark
 def test_only_keys_in_doubt_are_asked_of_the_version_before(spark: SparkSession) -> None:
     for name, is_asked in {
         "one change of each kind": False,
@@ -177,6 +178,7 @@ def test_only_keys_in_doubt_are_asked_of_the_version_before(spark: SparkSession)
         assert ("before" in table.asked) is is_asked, name
 
 
+@pytest.mark.on_spark
 def test_inv_24_a_version_that_is_gone_is_a_gap(spark: SparkSession) -> None:
     def gone(version: int) -> DataFrame:
         raise RuntimeError(f"[DELTA_VERSION_NOT_FOUND] Cannot time travel to version {version}")

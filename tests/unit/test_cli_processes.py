@@ -76,7 +76,7 @@ def test_rounds_go_on_after_a_transient_error_and_end_at_a_permanent_one(hq):
     assert len(complaints.splitlines()) == 3 + 2, "the fake's own lines and the two errors"
 
 
-@pytest.mark.parametrize(("gone", "rounds"), [(1, 1), (3, 4)])
+@pytest.mark.parametrize(("gone", "rounds"), [pytest.param(1, 1, marks=pytest.mark.slow), (3, 4)])
 def test_rounds_wait_for_a_replica_that_was_there_once(hq, gone, rounds):
     """E13: a store that vanished may return; a path that never led anywhere is a mistake."""
     process = start("sync", "-f", "hq", "--interval", "1s", gone=gone, last=4)
@@ -86,7 +86,7 @@ def test_rounds_wait_for_a_replica_that_was_there_once(hq, gone, rounds):
     assert process.returncode == 1
 
 
-@pytest.mark.parametrize(("away", "rounds"), [((1,), 1), ((3, 4), 5)])
+@pytest.mark.parametrize(("away", "rounds"), [pytest.param((1,), 1, marks=pytest.mark.slow), ((3, 4), 5)])
 def test_rounds_wait_while_all_of_several_sessions_miss_a_replica_that_was_there_once(hq, away, rounds):
     process = start("sync", "-f", "hq", "--interval", "1s", away=away, last=5)
     complaints = process.communicate(timeout=60)[1]
@@ -94,7 +94,7 @@ def test_rounds_wait_while_all_of_several_sessions_miss_a_replica_that_was_there
     assert process.returncode == 1
 
 
-@pytest.mark.parametrize("extra", [(), ("--json",)])
+@pytest.mark.parametrize("extra", [(), pytest.param(("--json",), marks=pytest.mark.slow)])
 def test_rounds_end_when_all_of_several_sessions_failed_for_good(hq, extra):
     process = start("sync", "-f", "hq", "--interval", "1s", *extra, last=1, broken=("north", "south"))
     said, complaints = process.communicate(timeout=60)
@@ -126,9 +126,9 @@ def test_rounds_in_json_are_one_object_per_line(hq):
     assert first["time"].endswith("Z")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_ends_the_rounds_after_the_current_session(hq, number):
-    process = start("sync", "-f", "hq", "--interval", "1h", session_s=1.0)
+    process = start("sync", "-f", "hq", "--interval", "1h", session_s=0.5)
     while "began" not in process.stderr.readline():
         pass
     process.send_signal(number)
@@ -161,7 +161,12 @@ def test_a_second_signal_ends_the_rounds_at_once(hq):
 
 
 @pytest.mark.parametrize(
-    ("extra", "listens"), [((), True), (("--no-agent",), False), (("--procedures", "json"), False)]
+    ("extra", "listens"),
+    [
+        ((), True),
+        (("--no-agent",), False),
+        pytest.param(("--procedures", "json"), False, marks=pytest.mark.slow),
+    ],
 )
 def test_between_rounds_the_syncs_of_others_are_run(hq, extra, listens):
     (hq / "orders").mkdir()
@@ -186,7 +191,7 @@ def test_between_rounds_the_syncs_of_others_are_run(hq, extra, listens):
     assert not (hq / ".mergerepl.agent.sock").exists()
 
 
-@pytest.mark.parametrize("extra", [(), ("--json",)])
+@pytest.mark.parametrize("extra", [(), pytest.param(("--json",), marks=pytest.mark.slow)])
 def test_ctrl_c_is_a_message_and_130(hq, extra):
     process = start("sync", "-f", "hq", *extra, session_s=300)
     while "began" not in process.stderr.readline():
@@ -209,7 +214,7 @@ def test_sigterm_ends_a_single_sync_at_once(hq):
     assert (process.returncode, said, complaints) == (-signal.SIGTERM, "", "")
 
 
-@pytest.mark.parametrize("extra", [(), ("--json",)])
+@pytest.mark.parametrize("extra", [(), pytest.param(("--json",), marks=pytest.mark.slow)])
 def test_a_closed_pipe_is_no_traceback(hq, extra):
     process = start("sync", "-f", "hq", "--quiet", *extra, session_s=0.5)
     process.stdout.close()
@@ -230,9 +235,9 @@ FULL = (
         (("--help",), 1),
         # Written as a whole at the end, and in parts.
         (("sync", "-f", "hq", "--quiet"), 1),
-        (("sync", "-f", "hq", "--quiet"), 100_000),
+        pytest.param(("sync", "-f", "hq", "--quiet"), 100_000, marks=pytest.mark.slow),
         (("sync", "-f", "hq", "--quiet", "--json"), 100_000),
-        (("sync", "-f", "hq", "--interval", "1s"), 1),
+        pytest.param(("sync", "-f", "hq", "--interval", "1s"), 1, marks=pytest.mark.slow),
         (("status", "-f", "gone", "--json"), 1),
     ],
     ids=str,
