@@ -228,7 +228,9 @@ ROW_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 @pytest.mark.parametrize("operation", ROW_CHANGES)
-@pytest.mark.parametrize("name", ["MSmerge_contents", "MSmerge_tombstone"])
+@pytest.mark.parametrize(
+    "name", ["MSmerge_contents", pytest.param("MSmerge_tombstone", marks=pytest.mark.slow)]
+)
 def test_51_rows_of_the_past_that_were_edited_are_refused_until_that_is_undone(
     network: Network, refused: Refused, name: str, operation: str
 ) -> None:

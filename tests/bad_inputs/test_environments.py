@@ -160,6 +160,7 @@ def test_a_session_that_would_name_commits_in_other_digits_is_refused(
         engine.require_ascii_digits(spark)
 
 
+@pytest.mark.slow
 def test_doctor_reports_a_locale_with_other_capitals(
     spark: SparkSession, in_locale: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_columns_that_are_added(spark: SparkSession, replica_dir: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_columns_that_are_renamed_and_dropped(spark: SparkSession, replica_dir: Path) -> None:
     orders = replica_dir / "orders"
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in MAPPED.items())

@@ -184,6 +184,7 @@ def test_tracking(spark: SparkSession, transcript: Transcript) -> None:
     transcript.compare("tracking")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_transactional(spark: SparkSession, transcript: Transcript) -> None:
     folder, run = transcript.folder, transcript.run

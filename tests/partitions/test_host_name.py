@@ -97,6 +97,7 @@ def check_moved(network: Regions) -> None:
     assert set(network.rows("hq", "orders")) == {1, 3, 4, 5, 6, 70}
 
 
+@pytest.mark.slow
 def test_a_changed_host_name_is_another_partition_after_the_next_session(tmp_path: Path) -> None:
     ids = pa.array([1, 2], pa.int64())
     write_deltalake(str(tmp_path / "hq/customers"), pa.table({"id": ids, "region": ["North", "South"]}))

@@ -25,12 +25,14 @@ from mergerepl.spark.expression_cost import parameter_column, query_parameter
 
 pytestmark = pytest.mark.spark
 
-TYPES = {
-    "generation": "bigint",
-    "seq": "bigint",
-    "n": "timestamp_ntz",
-    "row_1": "struct<c0: decimal(38,18), c1: timestamp, c2: date, c3: array<struct<x: binary>>, c4: map<string, float>>",
+PARTS = {
+    "c0": pa.decimal128(38, 18),
+    "c1": pa.timestamp("us", "UTC"),
+    "c2": pa.date32(),
+    "c3": pa.list_(pa.struct({"x": pa.binary()})),
+    "c4": pa.map_(pa.string(), pa.float32()),
 }
+SCHEMA = {"generation": pa.int64(), "seq": pa.int64(), "n": pa.timestamp("us"), "row_1": pa.struct(PARTS)}
 VALUES = {
     "n": "timestamp_ntz'0001-01-01 00:00:00.000001'",
     "row_1": """named_struct('c0', 12345678901234567890.123456789012345678bd, 'c1', timestamp'1500-03-01 12:00:00.5Z',
@@ -45,9 +47,8 @@ def transaction(version: int, app_id: str = "runs") -> Transaction:
 @pytest.fixture
 def table(spark: SparkSession, replica_dir: Path) -> Path:
     path = replica_dir / "with space é" / "runs"
-    columns = ", ".join(f"{name} {type_}" for name, type_ in TYPES.items())
-    properties = f"'{STATS_PROPERTY}' = 'generation,seq'"
-    spark.sql(f"create table delta.`{path}` ({columns}) using delta tblproperties ({properties})")
+    properties = {STATS_PROPERTY: "generation,seq"}
+    DeltaTable.create(str(path), pa.schema(list(SCHEMA.items())), configuration=properties)
     return path
 
 

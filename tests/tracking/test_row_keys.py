@@ -162,7 +162,9 @@ def test_keys_are_packed_alike_in_process(values):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("ansi", "zone"), [("true", "UTC"), ("false", "America/New_York")])
+@pytest.mark.parametrize(
+    ("ansi", "zone"), [pytest.param("true", "UTC", marks=pytest.mark.slow), ("false", "America/New_York")]
+)
 def test_spark_writes_and_reads_the_same_bytes(worker_spark: SparkSession, ansi: str, zone: str) -> None:
     spark = copy_of(worker_spark, {"spark.sql.ansi.enabled": ansi, "spark.sql.session.timeZone": zone})
     drawn = extremes()
