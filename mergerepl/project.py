@@ -177,7 +177,8 @@ class Project(Caller):
         """
         if not self.documents:
             raise ConfigurationError(
-                f"{self!r} is a folder, and `apply` needs a project file. Name one with `-f FILE`."
+                f"{', '.join(map(repr, map(str, self._folders))) or 'This'} is a folder, and `apply` needs a project file. "
+                "Name one with `-f FILE`; `mergerepl init ROOT...` writes a first one."
             )
         shown = progress or NoProgress()
         may_remove = None if planned is None else planned.steps

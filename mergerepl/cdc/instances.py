@@ -237,8 +237,9 @@ def disable(found: CdcTables, table: str | None, name: str | None, *, keeps_root
 def chosen_instances(found: CdcTables, table: str | None, name: str | None) -> list[ChangeTable]:
     """Return the instances of a table, or of all tables; with a name that one. Case of names is ignored.
 
-    Raises: CdcUsageError 22985 if a table or a name is given and no instance is chosen.
+    Raises: CdcUsageError 22901 if the folder is not enabled, 22985 if a table or a name is given and no instance is chosen.
     """
+    found.require_enabled()
     path = None if table is None else source_path(table)
     known = None if path is None else read_state(found.log).source_at(path)
     of_table = [

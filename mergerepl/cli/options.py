@@ -68,10 +68,11 @@ def limit(text: str) -> int:
     return int(text)
 
 
-def number(text: str) -> int:
-    """Return a number from 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"{text!r} is no number from 1.")
+def number(text: str, least: int = 1, most: int = 10**18) -> int:
+    """Return a whole number between two."""
+    if not text.isdecimal() or not least <= int(text) <= most:
+        to = f" to {most}" if most < 10**18 else ""
+        raise ValueError(f"{text!r} is no number from {least}{to}.")
     return int(text)
 
 
@@ -271,22 +272,22 @@ _OPTIONS = """
 --window FILE: The window.json that `enumerate` wrote.
 --fresh TABLES: Tables that were copied whole.
 """
-"""One option a line: its names, and what it takes: choices, or a word in capitals (`_TYPES`); none for a flag. `=` stands
+"""One option a line: its names, and what it takes: choices, or a word in capitals (`_PARSERS`); none for a flag. `=` stands
 before a default, `>` before another name for the keyword, `*` for several. The flag `--no-x` makes its keyword False."""
 
-_TYPES: Final[dict[str, click.ParamType[Any]]] = {
-    "N": click.IntRange(min=1),
-    **dict.fromkeys(("TIMES", "SECONDS", "MINUTES"), click.IntRange(min=0)),
-    "TYPE": click.IntRange(min(CONFLICT_NAMES), max(CONFLICT_NAMES)),
-    **{
-        name: Parsed(name, parse)
-        for name, parse in (
-            *(("AGE", age), ("TIME", duration), ("SIZE", file_size), ("N|all", limit), ("NUMBERS", numbers)),
-            *(("PATH", path_here), ("FILE", path_here), ("PAGE", path_here), ("COLUMN=VALUE", pair)),
-            *(("KIND", names), ("FIELD,...", names), ("COLUMNS", names), ("TABLES", names)),
-            ("LIST", TrackingOptions.of),
-        )
-    },
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    "AGE": age,
+    "TIME": duration,
+    "SIZE": file_size,
+    "N|all": limit,
+    "NUMBERS": numbers,
+    "N": number,
+    "COLUMN=VALUE": pair,
+    "LIST": TrackingOptions.of,
+    "TYPE": partial(number, least=min(CONFLICT_NAMES), most=max(CONFLICT_NAMES)),
+    **dict.fromkeys(("TIMES", "SECONDS", "MINUTES"), partial(number, least=0)),
+    **dict.fromkeys(("PATH", "FILE", "PAGE"), path_here),
+    **dict.fromkeys(("KIND", "FIELD,...", "COLUMNS", "TABLES"), names),
 }
 """What an option takes -> how it is parsed; other words are text."""
 
@@ -301,7 +302,7 @@ def _terms(stated: str) -> Iterator[tuple[str, dict[str, Any]]]:
             if word[0] in "=>":
                 terms["default" if word[0] == "=" else "dest"] = word[1:]
             elif word[0].isupper():
-                terms |= {"metavar": word, "type": _TYPES.get(word)}
+                terms |= {"metavar": word, "type": Parsed(word, _PARSERS[word]) if word in _PARSERS else None}
             elif word != "*":
                 terms["type"] = click.Choice(word.split("|"))
         if "type" not in terms:
