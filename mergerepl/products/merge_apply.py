@@ -36,7 +36,7 @@ class _SessionAgent(Agent):
         self._progress = progress
 
     def capture(self, root: Location, pubid: str) -> None:
-        capture_held(Replica(root), pubid, progress=self._progress)
+        capture_held(Replica(root), pubid, progress=self._progress, in_process=self._in_process)
 
     def change(self, root: Location, pubid: str, change: DefinitionChange, *, is_subscribed: bool) -> None:
         change_definition(

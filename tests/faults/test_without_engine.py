@@ -440,3 +440,16 @@ def test_a_capture_waits_for_the_publisher_of_a_session_that_is_not_finished(sta
     with pytest.raises(OutOfReachError, match="must be finished first"):
         merge_capture(north)
     assert staged.replica("north").info() == before
+
+
+def test_few_changes_are_captured_without_a_session_and_without_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(tmp_path)
+    network.add_rows("north", 4, 5)
+    DeltaTable(str(network.root("north") / "orders")).delete("id = 1")
+    monkeypatch.setattr(engine, "session", lambda **_: pytest.fail("few rows need no engine"))
+    (done,) = merge_capture(network.root("north")).articles
+    assert (done.inserts, done.updates, done.deletes) == (2, 0, 1)
+    (done,) = merge_capture(network.root("north")).articles
+    assert (done.inserts, done.updates, done.deletes) == (0, 0, 0)

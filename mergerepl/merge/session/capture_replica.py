@@ -44,7 +44,7 @@ def capture_replica(root: Location, *, progress: Progress) -> CaptureResult:
     refuse_copies(replica)
     with held_with_publishers(replica, "mergerepl capture") as publishers:
         sweep_root(replica.root)
-        return _capture(replica, publishers, embedded_spark, progress)
+        return _capture(replica, publishers, embedded_spark, progress, in_process=True)
 
 
 def capture_held(
@@ -95,7 +95,12 @@ def _capture(
         info = replica.info()
         info = replace(info, clock=clock_of(info, relations))
     windows = [article_window(replica, a, info) for a in replica.articles if a.nickname in chosen]
-    recorded = replace(recorder, replica=replica).record(info, windows)
+    if in_process and any(window.has_changes for window in windows):
+        from mergerepl.merge.capture.partitions import filtered_publications
+        from mergerepl.merge.session.choice import captures_in_process
+
+        in_process = captures_in_process(windows, filtered_publications(replica, list(priorities)))
+    recorded = replace(recorder, replica=replica, in_process=in_process).record(info, windows)
     counts = [
         _article_capture(window, rows + followed.get(window.article.nickname, PhaseCounts()))
         for window, rows in zip(windows, recorded, strict=True)

@@ -1,7 +1,7 @@
 """The choice of a session's engine: once, by the logs and the plan, before a row is read or Java starts."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from enumeration.plan import SessionPlan
@@ -18,6 +18,7 @@ from mergerepl.delta.engine_choice import (
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.tables import open_table, recent_head
 from mergerepl.filters.columns import spark_operation
+from mergerepl.merge.partitions.filtered import FilteredPublication
 from mergerepl.merge.session.sides import SideState
 from mergerepl.merge.stage.decision import read_fields
 from mergerepl.model.article import PublishedArticle
@@ -56,12 +57,7 @@ def _reasons(sides: dict[str, SideState], plan: SessionPlan) -> Iterator[NeedsSp
         yield many
     filtered = sides[PUBLISHER].filtered
     if filtered is not None:
-        from mergerepl.merge.partitions.join_bounds import equal_columns
-
-        if (operation := spark_operation(filtered.filters)) is not None:
-            yield NeedsSparkError(f"a row filter uses {operation}")
-        if not all(equal_columns(each, each.article, filtered.articles) for each in filtered.filters.joins):
-            yield NeedsSparkError("a join filter has no equality of two columns of one type")
+        yield from _of_filters(filtered)
     for window in windows:
         if window.article.nickname in changed | {*plan.tablenicks}:
             reason = _of_article(window.article) or _of_table(window)
@@ -69,6 +65,18 @@ def _reasons(sides: dict[str, SideState], plan: SessionPlan) -> Iterator[NeedsSp
                 yield NeedsSparkError(reason, window.table)
         if (window.changed_rows or 0) > MOST_ROWS:
             yield TooLargeForArrowError("too many rows", window.table)
+
+
+def captures_in_process(windows: Collection[CaptureWindow], filtered: Iterable[FilteredPublication]) -> bool:
+    """Whether this process may capture these windows, of publications with these row filters, without a session."""
+    counts = [(each.counted_rows or 0, len(each.article.columns)) for each in windows]
+    if too_many(sum(rows for rows, _ in counts), sum(rows * width for rows, width in counts)) is not None:
+        return False
+    try:
+        require_in_process(windows)
+    except NeedsSparkError:
+        return False
+    return not any(reason for each in filtered for reason in _of_filters(each))
 
 
 def require_in_process(windows: Collection[CaptureWindow]) -> None:
@@ -81,6 +89,15 @@ def require_in_process(windows: Collection[CaptureWindow]) -> None:
             raise NeedsSparkError(reason, window.table)
         if window.has_changes and not (window.counted_rows or 0) <= MOST_IN_PROCESS:
             raise TooLargeForArrowError("many rows changed", window.table)
+
+
+def _of_filters(filtered: FilteredPublication) -> Iterator[NeedsSparkError]:
+    from mergerepl.merge.partitions.join_bounds import equal_columns
+
+    if (operation := spark_operation(filtered.filters)) is not None:
+        yield NeedsSparkError(f"a row filter uses {operation}")
+    if not all(equal_columns(each, each.article, filtered.articles) for each in filtered.filters.joins):
+        yield NeedsSparkError("a join filter has no equality of two columns of one type")
 
 
 def _of_article(article: PublishedArticle) -> str | None:
