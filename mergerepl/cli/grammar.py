@@ -195,8 +195,8 @@ def command(
         hidden: Whether only `help --all` lists it.
         several_places: Whether it takes several `-f`.
         one_of: Options of which exactly one is to be given.
-        also: Makes arguments that the call has besides those that were given.
-        **questions: As `Invocation.carry_out` has them, where the call is made.
+        also: As for `Invocation.reported_call`.
+        **questions: As for `Invocation.reported_call`.
     """
     words = usage.split()
     takes = "".join(word for word in words if word.isupper())
@@ -217,7 +217,7 @@ def command(
             work = partial(function, invocation, **given)
             if call.endswith("()"):
                 work = partial(invocation.reported_call, call, function, also, **questions)
-            if effect is RUNS or given.get("interval") is not None:
+            elif effect is RUNS or given.get("interval") is not None:
                 return work()
             return invocation.work(found.name or "", work)
 

@@ -105,11 +105,9 @@ class Invocation:
         Raises: ConfigurationError if there is none, or a folder does not exist.
         """
         found = find_places(self.files)
-        if not (found[0].is_given or self.is_quiet) and os.path.dirname(found[0].path) not in (
-            os.getcwd(),
-            "",
-        ):
-            click.echo(f"Using {found[0].path}", err=True)
+        first = found[0]
+        if not (first.is_given or self.is_quiet) and os.path.dirname(first.path) not in (os.getcwd(), ""):
+            click.echo(f"Using {first.path}", err=True)
         return found
 
     @property
@@ -168,9 +166,21 @@ class Invocation:
         call: str,
         report: Callable[[Invocation, Any], Report],
         also: Callable[[Invocation], dict[str, Any]],
-        **questions: Any,
+        asks: str | Callable[[Invocation, Any], str] = "",
+        asks_with: str = "",
+        would: str = "",
     ) -> int:
-        """Make a call of the API with what was given, report it, and return the exit code."""
+        """Make a call of the API with what was given, report it, and return the exit code.
+
+        Args:
+            call: The method, as the usage of the command has it.
+            report: Makes the report of the result.
+            also: Makes arguments that the call has besides those that were given.
+            asks: As for `carry_out`. Texts may name an argument (`{table}`), and what the run has (`{run.root}`).
+            asks_with: The option that makes it ask; empty: it always does.
+            would: As for `carry_out`.
+        """
+        question = asks if not asks_with or self.given[asks_with] not in (None, False) else ""
         # An option that was not given is left to the default of the call.
         given = {name: each for name, each in (self.given | also(self)).items() if each is not None}
         owner, _, name = call.removesuffix("()").rpartition(".")
@@ -183,10 +193,17 @@ class Invocation:
             given.pop("all", None)
         with self.progress if "progress" in takes else nullcontext() as progress:
             given |= {"progress": progress} if progress is not None else {}
-            done = self.carry_out(partial(method, *words, **given), **questions)
+            done = self.carry_out(
+                partial(method, *words, **given),
+                asks=self._said(question) if isinstance(question, str) else partial(question, self),
+                would=self._said(would),
+            )
         if parts := report(self, done):
             self.report(*parts)
         return exit_code(done)
+
+    def _said(self, text: str) -> str:
+        return text.format(run=self, **self.given)
 
     def api(self, owner: str, given: dict[str, Any]) -> Any:
         """Return the object of the API that has a call; what chooses it is taken out of `given`."""
@@ -217,33 +234,22 @@ class Invocation:
                 return transactional.Subscriber(self.root)
         return mergerepl
 
-    def carry_out(
-        self,
-        call: Callable[..., T],
-        *,
-        asks: str | Callable[[Invocation, T], str] = "",
-        asks_with: str = "",
-        would: str = "",
-    ) -> T:
-        """Run a call that writes. Texts may name an argument (`{table}`), and what the run has (`{run.root}`).
+    def carry_out(self, call: Callable[..., T], *, asks: str | Callable[[T], str] = "", would: str = "") -> T:
+        """Run a call that writes.
 
         Args:
             call: It takes `dry_run`, unless `would` is given or the command only reads.
             asks: The question before it, with the place and the rows, or what makes it of the result of a dry run.
-            asks_with: The option that makes it ask; empty: it always does.
             would: What would be done. A dry run ends the command at the first write, and reports it.
         """
-        if asks_with and self.given[asks_with] in (None, False):
-            pass
-        elif isinstance(asks, str):
-            self.confirm(asks.format(run=self, **self.given))
+        if isinstance(asks, str):
+            self.confirm(asks)
         elif not (self.dry_run or self.yes):
-            self.confirm(asks(self, call(dry_run=True)))
+            self.confirm(asks(call(dry_run=True)))
         if not would:
             return call(dry_run=True) if self.dry_run else call()
         done: T = rehearsed(self.dry_run, call)
         if done is REHEARSED:
-            would = would.format(run=self, **self.given)
             self.report({"dry_run": True, "would": would}, f"{would} Nothing was changed (--dry-run).")
             raise click.exceptions.Exit(0)
         return done

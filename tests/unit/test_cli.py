@@ -479,6 +479,15 @@ def test_doctor_is_exit_1_if_something_has_to_be_mended(hq, monkeypatch, status,
     ]
 
 
+@pytest.mark.parametrize(
+    "words", ["abort {x} --yes", "cdc enable {x} --dry-run", "tracking forget {x} --yes"]
+)
+def test_a_brace_in_a_name_is_text(hq, words):
+    shown = run(*words.split(), "-f", "hq")
+    assert shown.exit_code in (1, 2)
+    assert "bug" not in shown.stderr
+
+
 def test_demo_passes_its_folder(hq, monkeypatch):
     fake = types.ModuleType("mergerepl.cli.demo.story")
     fake.run = lambda directory, emit: emit(f"story in {directory}")

@@ -171,3 +171,11 @@ def test_rows_that_go_need_a_yes(tmp_path: Path, words: tuple[str, ...]) -> None
     assert "Say --yes to go on" in shown.stderr
     assert "/hq" in shown.stderr
     assert DeltaTable(str(network.root("hq") / "orders")).version() == head
+
+
+def test_a_rehearsal_of_a_recovery_says_that_nothing_is_left(tmp_path: Path) -> None:
+    counters.create_database(Location.of(tmp_path))
+    create_tables(Database(Location.of(tmp_path)), retention=timedelta(days=14))
+    shown = run(tmp_path, "tracking", "recover", "-f", ".", "--dry-run")
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith("Nothing is left to finish.\n")
