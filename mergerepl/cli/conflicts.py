@@ -45,14 +45,8 @@ def list_conflicts(run: Invocation, count_by: tuple[str, ...] | None, limit: int
     """
     chosen: Conflicts = run.api("Replica.conflicts", conditions)
     if count_by:
-        shown = COLUMNS["ConflictCount"]
-        *fields, number, columns = shown
-        if unknown := [name for name in count_by if name not in fields]:
-            raise click.BadParameter(
-                f"{unknown[0]!r} is none of {', '.join(fields)}.", param_hint="--count-by"
-            )
-        counts = chosen.count_by(*count_by)
-        table = listing(counts, {name: shown[name] for name in (*count_by, number, columns)})
+        counts, shown = chosen.count_by(*count_by), COLUMNS["ConflictCount"]
+        table = listing(counts, {name: shown[name] for name in (*count_by, ">conflicts", "columns")})
         parts: list[Part] = [table if counts else f"{typed(run.root)}: no conflicts."]
         run.report({"replica": run.root, "counts": counts}, *parts)
         return

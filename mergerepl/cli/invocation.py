@@ -92,7 +92,6 @@ class Invocation:
         from mergerepl.cli.report.progress import Patience
 
         self.patience = Patience(self.progress, name)
-        self.patience.start()
         try:
             return call()
         finally:

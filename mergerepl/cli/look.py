@@ -15,6 +15,7 @@ from mergerepl.model.words import short
 from mergerepl.places import types_at
 
 if TYPE_CHECKING:
+    from mergerepl.dashboard.page import Page
     from mergerepl.model.listing import Listing
     from mergerepl.model.replica_status import PartitionInfo, RowInfo
     from mergerepl.model.schema_changes import AlterResult, SchemaChange, SkippedChange
@@ -99,8 +100,10 @@ def history(run: Invocation, found: Listing[Run]) -> Report:
     return value, *tasks.history(found, failed=run.given["failed"], total=found.total)
 
 
-@command(READS, "Project.dashboard --output! --with-values", several_places=True)
-def dashboard(run: Invocation, output: str, with_values: bool) -> None:
+@command(
+    READS, "Project.dashboard() --output! --with-values", several_places=True, also=lambda _: {"output": None}
+)
+def dashboard(run: Invocation, page: Page) -> Report:
     """Write one HTML page about the project.
 
     It shows problems with the command that mends each, replicas and subscriptions as a graph, sessions of seven days,
@@ -111,13 +114,13 @@ def dashboard(run: Invocation, output: str, with_values: bool) -> None:
     Example:
       mergerepl dashboard -o status.html
     """
-    page = run.project.dashboard(with_values=with_values)
+    output = run.given["output"]
     if output == "-":
         run.output.out.write(page.html)
-        return
+        return ()
     page.write(output)
     files = [output, *page.reports]
-    run.report({"files": files}, *[f"{each} is written." for each in files])
+    return {"files": files}, *(f"{each} is written." for each in files)
 
 
 @command(READS, "Replica.row() TABLE --key:row! --at --publication")

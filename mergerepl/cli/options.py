@@ -61,11 +61,9 @@ def file_size(text: str) -> int:
 
 def limit(text: str) -> int:
     """Return a number of rows, or for `all` the highest one."""
-    if text == "all":
-        return LONGEST_LIST
-    if not text.isdigit() or not 1 <= int(text) <= LONGEST_LIST:
+    if text != "all" and (not text.isdecimal() or not 1 <= int(text) <= LONGEST_LIST):
         raise ValueError(f"{text!r} is no number of rows: give one from 1 to {LONGEST_LIST:,}, or `all`.")
-    return int(text)
+    return LONGEST_LIST if text == "all" else int(text)
 
 
 def number(text: str, least: int = 1, most: int = 10**18) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +22,7 @@ from mergerepl.places import FILE_NAME, types_at
 from mergerepl.settings import agent_file
 
 if TYPE_CHECKING:
-    from mergerepl.model.results import SyncResult
+    from mergerepl.model.results import SessionResult, SyncResult
     from mergerepl.model.tasks import Captured
 
 
@@ -205,8 +204,14 @@ def capture(run: Invocation, found: Sequence[Captured]) -> Report:
     return {"captured": found}, *tasks.captured(found)
 
 
-@command(DESTROYS, "Project.abort SESSION", hidden=True)
-def abort(run: Invocation, session: str) -> int:
+@command(
+    DESTROYS,
+    "Project.abort() SESSION",
+    hidden=True,
+    asks="End session {session} at {run.root}? Its rows that have not arrived are set aside.",
+    would="Session {session} would end.",
+)
+def abort(run: Invocation, ended: SessionResult) -> Report:
     """End a staged session that cannot be finished; its rows are kept.
 
     SESSION is its id, as messages and `mergerepl status` name it; its beginning will do. A session that can be finished is
@@ -218,11 +223,4 @@ def abort(run: Invocation, session: str) -> int:
     """
     from mergerepl.model.results import SyncResult
 
-    ended = run.carry_out(
-        partial(run.project.abort, session),
-        asks=f"End session {session} at {run.root}? Its rows that have not arrived are set aside.",
-        would=f"Session {session} would end.",
-    )
-    done = SyncResult(ended.publication, (ended,))
-    run.report(*merge.synced(done))
-    return exit_code(done)
+    return merge.synced(SyncResult(ended.publication, (ended,)))

@@ -218,6 +218,11 @@ class SessionResult(HtmlResult):
         return self.status == "failed" or self.error is not None
 
     @property
+    def ok(self) -> bool:
+        """True if it did not fail, and a requested validation passed."""
+        return not self.is_failed and all(item.ok for item in self.validation or ())
+
+    @property
     def is_transient(self) -> bool:
         """True if its error is worth an unchanged second run."""
         return _is_transient(self.error)
@@ -238,10 +243,7 @@ class SyncResult(HtmlResult):
     @property
     def ok(self) -> bool:
         """True if no session failed and every requested validation passed."""
-        return all(
-            not session.is_failed and all(item.ok for item in session.validation or ())
-            for session in self.sessions
-        )
+        return all(session.ok for session in self.sessions)
 
     @property
     def is_transient(self) -> bool:

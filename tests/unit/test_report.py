@@ -606,13 +606,11 @@ def test_a_command_without_steps_shows_that_it_works_until_it_writes(monkeypatch
     out = io.StringIO()
     progress = LineProgress(out)
     patience = Patience(progress, "validate")
-    patience.start()
     while "validate" not in out.getvalue():
         time.sleep(0.01)
     patience.end()
     assert progress._ended.is_set()
     quick = Patience(LineProgress(out), "status")
-    quick.start()
     quick.end()
     time.sleep(0.03)
     assert "status" not in out.getvalue()

@@ -89,24 +89,22 @@ class Patience:
 
     def __init__(self, progress: Progress, name: str) -> None:
         self._progress, self._name = progress, name
-        self._lock, self._ended = threading.Lock(), threading.Event()
-
-    def start(self) -> None:
-        """Begin to wait."""
-        threading.Thread(target=self._wait, name="patience", daemon=True).start()
+        self._lock, self._has_ended = threading.Lock(), False
+        self._timer = threading.Timer(PATIENCE_S, self._show)
+        self._timer.daemon = True
+        self._timer.start()
 
     def end(self) -> None:
         """Clear what is shown: the command is about to write, to ask, or to end."""
         with self._lock:
-            if not self._ended.is_set():
-                self._ended.set()
+            if not self._has_ended:
+                self._has_ended = True
+                self._timer.cancel()
                 self._progress.__exit__(None, None, None)
 
-    def _wait(self) -> None:
-        if self._ended.wait(PATIENCE_S):
-            return
+    def _show(self) -> None:
         with self._lock:
-            if not self._ended.is_set() and getattr(self._progress, "current", None) is None:
+            if not self._has_ended and getattr(self._progress, "current", None) is None:
                 self._progress.__enter__()
                 self._progress.step(self._name)
 
