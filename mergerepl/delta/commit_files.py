@@ -25,7 +25,7 @@ from mergerepl.delta.reads import Bounds, may_hold, plain_files
 from mergerepl.delta.small_writer import KEY_TYPES, MOST_BYTES, MOST_FILES, feature_problem
 from mergerepl.delta.table import TableState
 from mergerepl.frames import DataFrame
-from mergerepl.spark.in_memory import frame_of
+from mergerepl.spark.in_memory import collected, frame_of
 from mergerepl.store.location import Location
 from mergerepl.store.storage import are_at_most
 
@@ -329,6 +329,28 @@ def frame_here(rows: "pa.Table", table: TableState) -> DataFrame:
     """Return rows of a table, or of its feed, as a frame in process."""
     types = {field.name: field for field in table.schema} | _FEED_TYPES
     return frame_of(None, rows, StructType([types[name] for name in rows.column_names]))
+
+
+def frame_having(
+    table: TableState,
+    columns: Sequence[str],
+    keys: DataFrame,
+    names: Mapping[str, str],
+    *,
+    is_guid: bool = False,
+) -> DataFrame:
+    """Return, in process, columns of a table's rows that have in each key column a value of that column among some keys.
+
+    `names`: column of the table to its name in `keys`.
+
+    Raises: NeedsSparkError as `rows_having`.
+    """
+    wanted = collected(keys.select(*names.values()))
+    values = {
+        column: wanted[name].combine_chunks().drop_null().cast(table.arrow_schema.field(column).type)
+        for column, name in names.items()
+    }
+    return frame_here(rows_having(table, columns, values, is_guid=is_guid), table)
 
 
 def matching_rows(

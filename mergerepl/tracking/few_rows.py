@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import DataType, DecimalType, StructField, StructType
 
-from mergerepl.delta.commit_files import frame_here, rows_having
+from mergerepl.delta.commit_files import frame_having
 from mergerepl.delta.engine_choice import NeedsSparkError, require_few
 from mergerepl.delta.small_writer import KEY_TYPES, written_problem
 from mergerepl.delta.tables import open_table
 from mergerepl.frames import DataFrame
 from mergerepl.model.tracking_options import TrackingKeyType
 from mergerepl.rows.rowguid import base_type
-from mergerepl.spark.in_memory import collected, frame_of_tuples
+from mergerepl.spark.in_memory import frame_of_tuples
 from mergerepl.systables.tracking import ROW_COLUMNS
 
 if TYPE_CHECKING:
@@ -88,11 +88,6 @@ def rows_with_keys(touched: Touched, among: DataFrame) -> DataFrame:
     """
     table = touched.table
     state = open_table(touched.facts.path, touched.version)
-    keys = collected(among)
-    wanted = {
-        column: keys[name].combine_chunks().drop_null().cast(state.arrow_schema.field(column).type)
-        for column, name in zip(table.key, touched.keys, strict=True)
-    }
     columns = [*touched.columns, *(name for name, _ in ROW_COLUMNS)]
-    is_guid = table.key_type is TrackingKeyType.GUID
-    return frame_here(rows_having(state, columns, wanted, is_guid=is_guid), state)
+    names = dict(zip(table.key, touched.keys, strict=True))
+    return frame_having(state, columns, among, names, is_guid=table.key_type is TrackingKeyType.GUID)

@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.window import Window
 
 from mergerepl.delta import appended
+from mergerepl.delta.commit_files import frame_having
+from mergerepl.delta.engine_choice import NO_SESSION, EngineChoice, NeedsSparkError
 from mergerepl.delta.marks import CommitMark, CommitUnit
+from mergerepl.delta.small_writer import merge_by_delta_rs
 from mergerepl.delta.tables import (
+    Bounds,
     TableState,
     Transaction,
     head_version,
@@ -22,6 +25,7 @@ from mergerepl.delta.tables import (
     retry_conflicts,
 )
 from mergerepl.failpoints import failpoint
+from mergerepl.frames import DataFrame, F, is_in_process
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
@@ -31,6 +35,7 @@ from mergerepl.transactional.article_procedures import Shape, batch_text
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.commands import PHASE_BITS
+from mergerepl.transactional.few_commands import article_of, require_values, rows_to_merge
 from mergerepl.transactional.judge import Effect, Failure, judge
 from mergerepl.transactional.position import BatchPlan, app_id, batch_step, is_written
 from mergerepl.transactional.procedures import Procedure, Write, called, session_of_procedures
@@ -136,9 +141,9 @@ class Batch(Ends):
     def judge(self, row: Shape, sent: Sent, version: int) -> Effect:
         """Return the effect of the batch on a table at a version.
 
-        Raises: TransactionalError 21074 if commands of the batch are gone.
+        Raises: TransactionalError 21074 if commands of the batch are gone; NeedsSparkError in process.
         """
-        spark = self.spark()
+        spark = NO_SESSION if is_in_process() else self.spark()
         commands = self._commands(row, spark)
         if sent.judged is not None:
             commands = commands.where(F.col("operation").isin([each.value for each in sent.judged]))
@@ -148,13 +153,23 @@ class Batch(Ends):
         if written:
             state = open_table(table, version)
             self._require_types(state, row)
-            rules = row_rules(state, shape, written)
+            if is_in_process():
+                require_values(commands, shape, state)
+            else:
+                rules = row_rules(state, shape, written)
         columns = list(dict.fromkeys([*row.key_columns, *(rules.held if rules else ())]))
+
+        def table_keys(bounds: Bounds, keys: DataFrame) -> DataFrame:
+            if not is_in_process():
+                return read_columns(spark, table, version, columns, bounds=bounds)
+            names = {name: f"k{i}" for i, name in enumerate(row.key_columns, 1)}
+            return frame_having(open_table(table, version), columns, keys, names)
+
         effect = judge(
             spark,
             commands,
             shape,
-            lambda bounds: read_columns(spark, table, version, columns, bounds=bounds),
+            table_keys,
             self.kept,
             on_duplicates=partial(self._duplicate_rows, table),
             rules=rules,
@@ -163,6 +178,9 @@ class Batch(Ends):
         )
         if sent.applied is None:
             self._require_all(row, sent.commands, effect.commands)
+            if is_in_process():
+                few = rows_to_merge(effect.rows, row, open_table(table, version))
+                return replace(effect, few=few)
             return effect
         applied = [each.value for each in sent.applied]
         return replace(
@@ -233,6 +251,18 @@ class Batch(Ends):
                             f"{self.to_run('reinit')}.",
                             subscriber=str(self.subscriber.root),
                         )
+            if effect.few is not None:
+                few, article = effect.few, article_of(row, table.name)
+                actions = {"update": few.rows.num_rows}
+                bounds = few.bounds(article)
+                try:
+                    merge_by_delta_rs(
+                        lambda: few, table, article, actions=actions, bounds=bounds, transaction=transaction
+                    )
+                    return
+                except NeedsSparkError as error:
+                    EngineChoice(uses_arrow=True).fall_back(table, error)
+                    effect = self.judge(row, sent, judged_at)
             self._merge(row, table, effect, transaction)
 
         lost = lost_commits(
@@ -272,7 +302,8 @@ def commands_between(
 ) -> DataFrame:
     """Return the commands of a table of commands whose transactions lie between two LSNs."""
     cycles = (Lsn(from_seqno_exclusive).scan_cycle - 1, Lsn(through_seqno_inclusive).scan_cycle)
-    rows = appended.read(spark, table, {"scan_cycle": cycles})
+    columns = [each["name"] for each in open_table(table).fields] if is_in_process() else ()
+    rows = appended.read(spark, table, {"scan_cycle": cycles}, columns=columns)
     return rows.where(
         (F.col("xact_seqno") > F.lit(from_seqno_exclusive))
         & (F.col("xact_seqno") <= F.lit(through_seqno_inclusive))

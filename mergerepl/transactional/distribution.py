@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import head_version, merges_prepared, transaction_version
 from mergerepl.failpoints import failpoint
@@ -37,6 +38,7 @@ from mergerepl.systables.transactional import (
 from mergerepl.transactional.article_batch import Batch, Ends, Sent, commands_between, stage_end
 from mergerepl.transactional.article_procedures import Shape, at_subscriber
 from mergerepl.transactional.call_syntax import Operation
+from mergerepl.transactional.few_commands import require_few_commands
 from mergerepl.transactional.followed_columns import CannotFollowError, follow
 from mergerepl.transactional.judge import LOGGED, Effect, Failure
 from mergerepl.transactional.position import (
@@ -166,10 +168,7 @@ class Agent(Ends):
                 plan = BatchPlan(position.batch + 1, position.transaction_timestamp, through, heads)
             batch = Batch(self.distributor, self.subscription, self.spark, plan, chosen, kept)
             sent = self._each(counts, lambda each: batch.call(shapes[each], procedures[each], counts[each]))
-            with merges_prepared(self.spark(), [self.table(shapes[each]) for each in counts]):
-                judged = self._each(
-                    counts, lambda each: batch.judge(shapes[each], sent[each], batch.plan.heads[each])
-                )
+            judged = self._judged(batch, counts, shapes, sent)
             failures = [failure for effect in judged.values() for failure in effect.failures]
             stop = min((each.order for each in failures if each.number not in self.skip), default=None)
             if stop is not None and not is_decided:
@@ -185,6 +184,29 @@ class Agent(Ends):
         finally:
             kept.release()
         return self._arrived(self._with_procedures(position, sent), chosen, judged, late, began)
+
+    def _judged(
+        self, batch: Batch, counts: Mapping[int, int], shapes: Mapping[int, Shape], sent: Mapping[int, Sent]
+    ) -> dict[int, Effect]:
+        """Judge all articles of a batch: in process if it is small and calls no procedures, else on Spark."""
+
+        def judge() -> dict[int, Effect]:
+            return self._each(
+                counts, lambda each: batch.judge(shapes[each], sent[each], batch.plan.heads[each])
+            )
+
+        tables = {each: (self.table(shapes[each]), batch.plan.heads[each]) for each in counts}
+        choice = EngineChoice(uses_arrow=True, in_process=True)
+        try:
+            if any(each.applied is not None for each in sent.values()):
+                raise NeedsSparkError("procedures are called")
+            require_few_commands(counts, shapes, tables)
+            with choice.rules():
+                return judge()
+        except NeedsSparkError as error:
+            choice.left_for_spark(error)
+        with merges_prepared(self.spark(), [table for table, _ in tables.values()]):
+            return judge()
 
     def _with_procedures(self, position: PositionRow, sent: Mapping[int, Sent]) -> PositionRow:
         """Return the position, noting the operations whose rows differ from the publisher's (custom procedures)."""

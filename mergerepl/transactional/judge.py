@@ -7,20 +7,22 @@ change, the failing commands, one row of effect for each row of the table.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
+from mergerepl.delta.small_writer import SmallRows
 from mergerepl.delta.tables import Bounds
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.rows.images import key_hash, readable
 from mergerepl.rows.key_bounds import is_unbounded
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.in_memory import Kept, broadcast_if_few, broadcast_if_small, frame_of, in_one_task
 from mergerepl.transactional.article_procedures import Shape, error_text
-from mergerepl.transactional.call_syntax import Method, Operation, bit_text
+from mergerepl.transactional.call_syntax import Method, Operation
 from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND, RULES_BROKEN, TransactionalError
 from mergerepl.transactional.row_rules import HELD, RULE, SHOWN, RowRules, broken_text, with_broken_rules
 
@@ -55,6 +57,7 @@ class Effect:
     """The effect of a batch on one table. `rows` is the view `commands` of `scripts.batch_text`; `counts` are by operation.
 
     `failures` are at most LOGGED, by their order; `failed` counts all of them. `bounds` are conditions on the table's key.
+    `few`, in process, are the same rows for delta-rs.
     """
 
     rows: DataFrame
@@ -63,13 +66,14 @@ class Effect:
     failed: int
     commands: int
     bounds: str
+    few: SmallRows | None = None
 
 
 def judge(
     spark: SparkSession,
     commands: DataFrame,
     shape: Shape,
-    table_keys: Callable[[Bounds], DataFrame],
+    table_keys: Callable[[Bounds, DataFrame], DataFrame],
     kept: Kept,
     *,
     on_duplicates: Callable[[int], TransactionalError],
@@ -80,8 +84,8 @@ def judge(
     """Return the effect of one article's commands on the subscriber's table.
 
     Reads: commands (MSrepl_commands), `expected` is their number, if known; `table_keys` gives the key columns of the
-    table and those that `rules` hold, at least of rows within bounds; `on_duplicates` makes the error. In one transaction
-    each key has one command.
+    table and those that `rules` hold, at least of rows within bounds, in process of rows with some keys (k1…);
+    `on_duplicates` makes the error. In one transaction each key has one command.
 
     Raises: TransactionalError if the table has two rows of one key that a command names.
     """
@@ -91,11 +95,11 @@ def judge(
     named = kept.keep(in_one_task(named, expected))
     count = F.sum(_OF_KEY) if shape.has_writers else F.count(F.lit(1))
     measures = {"commands": count, "keys": F.count(F.lit(1)), "moves": F.count_if("key_change")}
-    for i in bounded_keys(shape):
+    for i in () if is_in_process() else bounded_keys(shape):
         measures[f"lowest{i}"] = F.min(F.least(f"k{i}", f"n{i}")).cast("string")
         measures[f"highest{i}"] = F.max(F.greatest(f"k{i}", f"n{i}")).cast("string")
     measured = named.agg(*(each.alias(name) for name, each in measures.items())).collect()[0].asDict()
-    bounds = bounds_text(shape, measured)
+    bounds = "" if is_in_process() else bounds_text(shape, measured)
     measured["commands"] = measured["commands"] or 0
     has_moves = bool(measured["moves"])
     is_once = (is_one_transaction or shape.has_writers) and not has_moves
@@ -164,16 +168,23 @@ def _named(commands: DataFrame, shape: Shape) -> DataFrame:
         *(each.alias(f"k{i}") for i, each in enumerate(key, 1)),
     )
     changed = [
-        F.when(
-            F.col("key_change") & (F.col("bitmap").isNull() | F.expr(bit_text("bitmap", k))),
-            F.col(f"new.c{k}"),
-        ).otherwise(F.col(f"k{i}"))
+        F.when(F.col("key_change") & (F.col("bitmap").isNull() | has_bit(k)), F.col(f"new.c{k}")).otherwise(
+            F.col(f"k{i}")
+        )
         for i, k in enumerate(places, 1)
     ]
     with_new = with_keys.select("*", *(each.alias(f"n{i}") for i, each in enumerate(changed, 1)))
     hashed = with_new.withColumn("kh", _hash(with_new, "k", shape))
     new_hash = F.when(F.col("key_change"), _hash(with_new, "n", shape)).otherwise(F.col("kh"))
     return hashed.withColumn("new_kh", new_hash)
+
+
+def has_bit(k: int) -> Column:
+    """True if a column, counted from 1, has its bit in `bitmap` (`call_syntax.bit_text`)."""
+    byte, value = (k - 1) // 8 + 1, 1 << ((k - 1) % 8)
+    digits = F.conv(F.hex(F.substring("bitmap", byte, 1)), 16, 10)
+    number = digits.cast("decimal(3,0)").cast("int")
+    return number.bitwiseXOR(value) < number
 
 
 def _hash(frame: DataFrame, prefix: str, shape: Shape) -> Column:
@@ -200,7 +211,7 @@ def bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
 def _there(
     named: DataFrame,
     shape: Shape,
-    table_keys: Callable[[Bounds], DataFrame],
+    table_keys: Callable[[Bounds, DataFrame], DataFrame],
     measured: Mapping[str, Any],
     bounds: str,
     kept: Kept,
@@ -227,15 +238,15 @@ def _there(
     file_bounds = {
         shape.key_columns[i - 1]: (int(measured[f"lowest{i}"]) - 1, int(measured[f"highest{i}"]))
         for i in bounded_keys(shape)
-        if shape.key_types[i - 1] != "date" and measured[f"lowest{i}"] is not None
+        if shape.key_types[i - 1] != "date" and measured.get(f"lowest{i}") is not None
     }
-    rows = table_keys(file_bounds).alias("t")
+    rows = table_keys(file_bounds, keys).alias("t")
     if bounds:
         rows = rows.where(F.expr(bounds.removesuffix(" AND ")))
     values = [F.struct(*(F.col(f"t.{quote(column)}") for column in held)).alias(HELD)] if held else []
     keys_there = (F.col(f"t.{quote(column)}").alias(f"t{i}") for i, column in enumerate(shape.key_columns, 1))
     rows = rows.select(*keys_there, *values)
-    on = reduce(Column.__and__, (F.col(f"t{i}") == F.col(f"k{i}") for i in range(1, len(names) + 1)))
+    on = reduce(and_, (F.col(f"t{i}") == F.col(f"k{i}") for i in range(1, len(names) + 1)))
     found = rows.join(broadcast_if_few(keys, measured["commands"]), on=on, how="inner")
     if is_once:
         return found.select("kh", F.lit(True).alias("in_table"), *([HELD] if held else []))
@@ -254,12 +265,22 @@ def _judged(named: DataFrame, there: DataFrame, *, is_once: bool) -> DataFrame:
     )
     present = F.col("is_there")
     if not is_once:
-        before = Window.partitionBy("kh").orderBy("ord").rowsBetween(Window.unboundedPreceding, -1)
         changes = F.when(F.col("operation") == _INSERT, True).when(F.col("operation") == _DELETE, False)
-        present = F.coalesce(F.last(changes, ignorenulls=True).over(before), present)
+        if is_in_process():
+            change = F.struct(F.col("ord").alias("at"), changes.alias("is_there_then"))
+            of_key = (
+                joined.where(changes.isNotNull()).groupBy("kh").agg(F.collect_list(change).alias("changes"))
+            )
+            joined = joined.join(of_key, on="kh", how="left")
+            earlier = F.filter("changes", lambda each: each["at"] < F.col("ord"))
+            last = F.array_max(earlier)["is_there_then"]
+        else:
+            before = Window.partitionBy("kh").orderBy("ord").rowsBetween(Window.unboundedPreceding, -1)
+            last = F.last(changes, ignorenulls=True).over(before)
+        present = F.coalesce(last, present)
     is_insert = F.col("operation") == _INSERT
     number = F.when(is_insert & present, DUPLICATE).when(~is_insert & ~present, NOT_FOUND)
-    return joined.drop("in_table").withColumn("number", number)
+    return joined.withColumn("number", number).drop("in_table", "changes")
 
 
 def _with_moves(spark: SparkSession, judged: DataFrame, there: DataFrame, kept: Kept) -> DataFrame:
@@ -344,7 +365,7 @@ def _failures(judged: DataFrame, shape: Shape, table: str) -> tuple[Failure, ...
 
 
 def _sets(k: int) -> Column:
-    is_set = F.col("bitmap").isNull() | F.expr(bit_text("bitmap", k))
+    is_set = F.col("bitmap").isNull() | has_bit(k)
     return (F.col("operation") == _INSERT) | ((F.col("operation") == _UPDATE) & is_set)
 
 

@@ -3,6 +3,7 @@
 A command that came twice would be error 2627 or 20598: the subscriber does not overwrite in silence.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,13 +53,17 @@ def keep_quantities(call: tr.Call) -> None:
 class Feed:
     """Two published tables that every round changes alike."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_procedure: bool = True) -> None:
         self.folder, self.next = folder, 100
         for name in NAMES:
             new_table(folder / "hq", name, {1: ("a", 1), 2: ("b", 2)})
         articles = [
             {"name": "orders", "key": ["id"]},
-            {"name": "lines", "key": ["id"], "upd_cmd": "MCALL keep_quantities"},
+            {
+                "name": "lines",
+                "key": ["id"],
+                **({"upd_cmd": "MCALL keep_quantities"} if has_procedure else {}),
+            },
         ]
         self.file = publication_file(folder, articles)
         run("apply", "-f", self.file)
@@ -100,6 +105,24 @@ def test_a_death_at_any_step_is_made_up_for(feed: Feed, points: Sequence[str]) -
         (key, key) for key in range(101, feed.next + 1)
     ]
     assert run("sync", "-f", feed.file)["sessions"][0]["status"] == "nothing_to_do"
+
+
+@pytest.mark.slow
+def test_a_small_batch_that_dies_in_process_is_made_up_for(
+    spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mergerepl.delta.engine_choice")
+    feed = Feed(replica_dir, has_procedure=False)
+    points = [each for each in POINTS if each.startswith("distribute") and "write" not in each]
+    for point in points:
+        feed.change()
+        run("capture", "-f", feed.file)
+        caplog.clear()
+        dies(point, "sync", "-f", feed.file)
+        run("sync", "-f", feed.file)
+        assert "Spark" not in caplog.text, point
+        assert feed.differs() == [], point
+        assert run("sync", "-f", feed.file)["sessions"][0]["status"] == "nothing_to_do"
 
 
 @pytest.mark.slow

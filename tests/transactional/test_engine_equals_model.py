@@ -2,21 +2,32 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.spark.in_memory import Kept
+from mergerepl.delta.engine_choice import NO_SESSION, NeedsSparkError
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.small_writer import merge_by_delta_rs
+from mergerepl.delta.tables import Transaction, open_table
+from mergerepl.frames import in_process
+from mergerepl.frames.dataframe import collected as collected_here
+from mergerepl.spark.in_memory import Kept, frame_of, frame_of_tuples
+from mergerepl.store.location import Location
 from mergerepl.transactional.article_procedures import Shape, batch_text, statements
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.commands import key_type, row_type
+from mergerepl.transactional.few_commands import article_of, require_values, rows_to_merge
 from mergerepl.transactional.judge import judge
 from mergerepl.transactional.refusals import TransactionalError
+from tests.executors import struct_of
 from tests.properties import transactional_model as model
 from tests.transactional import publications
 
@@ -183,6 +194,9 @@ def stored(number: int, command: model.Command) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
+    "is_here", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["spark", "here"]
+)
+@pytest.mark.parametrize(
     "is_one_transaction", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["several", "one"]
 )
 @pytest.mark.parametrize(
@@ -196,8 +210,48 @@ def stored(number: int, command: model.Command) -> dict[str, Any]:
     ids=lambda method: method["upd"],
 )
 def test_a_batch_as_one_merge_is_row_by_row(
-    spark: SparkSession, replica_dir: Path, method: dict[str, str], is_one_transaction: bool
+    spark: SparkSession, replica_dir: Path, method: dict[str, str], is_one_transaction: bool, is_here: bool
 ) -> None:
+    require_row_by_row(spark, replica_dir, method, is_one_transaction=is_one_transaction, is_here=is_here)
+
+
+def test_a_small_batch_in_process_is_row_by_row(replica_dir: Path) -> None:
+    method = {"ins": "CALL", "upd": "SCALL", "del": "CALL"}
+    require_row_by_row(None, replica_dir, method, is_one_transaction=True, is_here=True)
+
+
+def test_a_null_for_a_column_that_is_not_null_is_left_to_spark(replica_dir: Path) -> None:
+    fields = [pa.field(name, pa.int32(), nullable=name != "v2") for name in COLUMNS]
+    write_deltalake(str(replica_dir / "t"), pa.schema(fields).empty_table())
+    state = open_table(Location.of(replica_dir / "t"))
+    shape = shape_of({"ins": "CALL", "upd": "SCALL", "del": "CALL"})
+    ddl = f"operation string, new {row_type(shape)}, bitmap binary"
+    cases = {
+        ("ins", 5, None): True,
+        ("ins", None, None): False,
+        ("upd", None, b"\x04"): True,
+        ("upd", None, b"\x02"): False,
+        ("del", None, None): True,
+    }
+    with in_process():
+        for (operation, value, bits), is_fit in cases.items():
+            commands = frame_of_tuples(None, [(operation, (1, value, None, 1), bits)], struct_of(ddl))
+            with nullcontext() if is_fit else pytest.raises(NeedsSparkError, match="'v2', which is NOT NULL"):
+                require_values(commands, shape, state)
+
+
+def require_row_by_row(
+    spark: SparkSession | None,
+    replica_dir: Path,
+    method: dict[str, str],
+    *,
+    is_one_transaction: bool,
+    is_here: bool,
+) -> None:
+    """Check that all histories, judged as one batch and merged once, leave the rows of the reference, and its errors.
+
+    In process delta-rs merges, unless keys change.
+    """
     before, commands, after, errors = drawn(method, is_one_transaction=is_one_transaction)
     if method["upd"] == "SCALL" and not is_one_transaction:
         add_hard_cases(before, commands, after, errors)
@@ -205,22 +259,27 @@ def test_a_batch_as_one_merge_is_row_by_row(
     table = replica_dir / "t"
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in before.values()]
     schema = pa.schema([(name, pa.int32()) for name in COLUMNS])
-    spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema)).write.format("delta").save(str(table))
+    write_deltalake(str(table), pa.Table.from_pylist(rows, schema=schema))
     ddl = (
         "xact_seqno binary, command_id bigint, hashkey int, operation string, key_change boolean, "
         f"old {row_type(shape)}, new {row_type(shape)}, pk {key_type(shape)}, bitmap binary"
     )
-    frame = spark.createDataFrame([_row(stored(*each)) for each in commands], ddl)
     kept = Kept()
-    effect = judge(
-        spark,
-        frame,
-        shape,
-        lambda _: spark.read.format("delta").load(str(table)).select("c"),
-        kept,
-        on_duplicates=lambda keys: TransactionalError(2627, f"{keys} keys twice"),
-        is_one_transaction=is_one_transaction,
-    )
+    with in_process() if is_here else nullcontext():
+        given = frame_of_tuples(
+            None if is_here else spark, [_row(stored(*each)) for each in commands], struct_of(ddl)
+        )
+        effect = judge(
+            NO_SESSION if spark is None else spark,
+            given,
+            shape,
+            lambda *_: frame_of(
+                None if is_here else spark, DeltaTable(str(table)).to_pyarrow_table(columns=["c"])
+            ),
+            kept,
+            on_duplicates=lambda keys: TransactionalError(2627, f"{keys} keys twice"),
+            is_one_transaction=is_one_transaction,
+        )
     assert effect.commands == len(commands)
     found = {
         (
@@ -236,9 +295,24 @@ def test_a_batch_as_one_merge_is_row_by_row(
     assert len(errors) > (20 if is_one_transaction else 50)
     moves = [command for _, command in commands if command.op == "upd" and command.new_key != command.pk]
     assert bool(moves) != is_one_transaction
-    effect.rows.createOrReplaceTempView("commands")
-    spark.sql(batch_text(shape, str(table), bounds=effect.bounds))
-    left = {row["c"]: tuple(row) for row in spark.read.format("delta").load(str(table)).collect()}
+    at, merged = Location.of(table), None
+    if is_here:
+        with (
+            in_process(),
+            nullcontext() if is_one_transaction else pytest.raises(NeedsSparkError, match="key"),
+        ):
+            merged = rows_to_merge(effect.rows, shape, open_table(at))
+    if merged is not None:
+        article = article_of(shape, "t")
+        terms = {"actions": {"update": merged.rows.num_rows}, "bounds": merged.bounds(article)}
+        done = Transaction("app", 1, CommitMark("s", "batch"))
+        merge_by_delta_rs(lambda: merged, at, article, transaction=done, **terms)
+    else:
+        assert spark is not None
+        changed = frame_of(spark, collected_here(effect.rows)) if is_here else effect.rows
+        changed.createOrReplaceTempView("commands")
+        spark.sql(batch_text(shape, str(table), bounds=effect.bounds))
+    left = {row["c"]: tuple(row.values()) for row in DeltaTable(str(table)).to_pyarrow_table().to_pylist()}
     assert left == after
     kept.release()
 
