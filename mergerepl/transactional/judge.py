@@ -124,8 +124,8 @@ def judge(
     found = rows.groupBy("operation").agg(F.count(F.lit(1)).alias("rows"), F.sum("failed").alias("failed"))
     by_operation = {row["operation"]: row for row in found.collect()}
     if is_once and sum(row["rows"] for row in by_operation.values()) > measured["keys"]:
-        twice = there.groupBy("kh").count().where(F.col("count") > 1).count()
-        raise on_duplicates(twice)
+        counted = there.groupBy("kh").agg(F.count(F.lit(1)).alias("rows"))
+        raise on_duplicates(counted.where(F.col("rows") > 1).count())
     failed = sum(row["failed"] for row in by_operation.values())
     counts = {name: row["rows"] for name, row in by_operation.items() if name is not None}
     return Effect(

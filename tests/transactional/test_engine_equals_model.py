@@ -220,6 +220,30 @@ def test_a_small_batch_in_process_is_row_by_row(replica_dir: Path) -> None:
     require_row_by_row(None, replica_dir, method, is_one_transaction=True, is_here=True)
 
 
+@pytest.mark.parametrize("is_one_transaction", [False, True])
+def test_a_key_twice_is_found_in_process(is_one_transaction: bool) -> None:
+    shape = shape_of({"ins": "CALL", "upd": "MCALL", "del": "CALL"})
+    command = model.Command(xact=1, command_id=1, op="upd", pk=1, new=(1, 2, 3, 4), bits=b"\x0e")
+    with in_process(), pytest.raises(TransactionalError, match="1 keys twice"):
+        judge(
+            NO_SESSION,
+            frame_of_tuples(None, [_row(stored(0, command))], struct_of(commands_ddl(shape))),
+            shape,
+            lambda *_: frame_of(None, pa.table({"c": pa.array([1, 1], pa.int32())})),
+            Kept(),
+            on_duplicates=lambda keys: TransactionalError(2627, f"{keys} keys twice"),
+            is_one_transaction=is_one_transaction,
+        )
+
+
+def commands_ddl(shape: Shape) -> str:
+    """Return the columns of the commands that are judged."""
+    return (
+        "xact_seqno binary, command_id bigint, hashkey int, operation string, key_change boolean, "
+        f"old {row_type(shape)}, new {row_type(shape)}, pk {key_type(shape)}, bitmap binary"
+    )
+
+
 def test_a_null_for_a_column_that_is_not_null_is_left_to_spark(replica_dir: Path) -> None:
     fields = [pa.field(name, pa.int32(), nullable=name != "v2") for name in COLUMNS]
     write_deltalake(str(replica_dir / "t"), pa.schema(fields).empty_table())
@@ -260,14 +284,12 @@ def require_row_by_row(
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in before.values()]
     schema = pa.schema([(name, pa.int32()) for name in COLUMNS])
     write_deltalake(str(table), pa.Table.from_pylist(rows, schema=schema))
-    ddl = (
-        "xact_seqno binary, command_id bigint, hashkey int, operation string, key_change boolean, "
-        f"old {row_type(shape)}, new {row_type(shape)}, pk {key_type(shape)}, bitmap binary"
-    )
     kept = Kept()
     with in_process() if is_here else nullcontext():
         given = frame_of_tuples(
-            None if is_here else spark, [_row(stored(*each)) for each in commands], struct_of(ddl)
+            None if is_here else spark,
+            [_row(stored(*each)) for each in commands],
+            struct_of(commands_ddl(shape)),
         )
         effect = judge(
             NO_SESSION if spark is None else spark,
