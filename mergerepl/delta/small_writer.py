@@ -90,12 +90,16 @@ class SmallRows:
     types: Mapping[str, str]
 
     def bounds(self, article: PublishedArticle) -> KeyBounds:
-        """Return the bounds of the identity fields that are numbers."""
+        """Return the bounds of the identity fields that are numbers, and have values."""
         import pyarrow.compute as pc
 
         numbers = [field for field in article.identity_fields if json_of(self.types[field]) in _NUMBERS]
         ends = {field: pc.min_max(self.rows[field]).as_py() for field in numbers}
-        return {field: (str(each["min"]), str(each["max"])) for field, each in ends.items()}
+        return {
+            field: (str(each["min"]), str(each["max"]))
+            for field, each in ends.items()
+            if each["min"] is not None
+        }
 
 
 def reason_for_spark(
