@@ -43,6 +43,8 @@ def require_few_commands(
     )
     for each in counts:
         path, version = tables[each]
+        if not path.is_local:
+            raise NeedsSparkError("it is in a bucket", path)
         if shapes[each].has_writers:
             raise NeedsSparkError("its subscribers write", path)
         state = open_table(path, version)
