@@ -24,7 +24,7 @@ class TrackingError(MergeReplError):
         """The folder never had a tracked table."""
         return cls(
             f"'{root}' has no tracked tables: there is no folder '_tracking'. Enable tracking of a table first: "
-            f"`mergerepl tracking enable TABLE --key COLUMN`.{uses(root, but='_tracking')}",
+            f"`mergerepl tracking enable TABLE --key COLUMN -f {root}`.{uses(root, but='_tracking')}",
             path=str(root),
         )
 

@@ -57,7 +57,7 @@ def make_huge(path: Path) -> None:
 
 FILES: list[object] = [
     pytest.param(lambda path: None, ("bad.yml does not exist", "check the path"), id="4 missing"),
-    pytest.param(make_folder, ("bad.yml') is a folder", "Name one with `-f FILE`"), id="5 folder"),
+    pytest.param(make_folder, ("bad.yml' is a folder", "Name one with `-f FILE`"), id="5 folder"),
     pytest.param(make_huge, ("bad.yml is larger than 1 MB", "is it the project file?"), id="23 huge"),
     pytest.param(make_loop, ("bad.yml cannot be read", "symbolic links", "Check the path"), id="31 loop"),
     pytest.param(make_dangling, ("bad.yml does not exist", "check the path"), id="25 dangling link"),
