@@ -61,6 +61,8 @@ class MergeReplError(Exception):
     """Root of the tree. `facts` are the names of the objects concerned, for machines."""
 
     exit_code = 1
+    is_of_check = False
+    """True if it is raised by checks alone, which come before a write: no request of its work has an unknown outcome."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         """Keep the `message`, one sentence per fact, and the `facts`."""

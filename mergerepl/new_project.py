@@ -72,7 +72,7 @@ def init_project(
             f"'{file}' exists, and is not overwritten. Change it; or name another file with `-o FILE`.",
             file=str(file),
         )
-    stored = type_ == "merge"
+    stored = type_ in ("merge", "transactional")
     found = [
         roots.existing(folders[0], may_be_stored=stored),
         *(roots.parse(each, may_be_stored=stored) for each in folders[1:]),

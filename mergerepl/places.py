@@ -93,15 +93,18 @@ def _place(path: str, *, is_given: bool) -> Place:
 def types_at(root: str | os.PathLike[str]) -> tuple[str, ...]:
     """Return the types of the products that use a folder, in the order of `TYPES`.
 
-    A store has merge replicas, captured tables and tracked ones. Without any it counts as a merge replica, whose
-    commands refuse it.
+    A store without a product counts as a merge replica, whose commands refuse it.
     """
     if not Location.of(root).is_local:
         from mergerepl.store.storage import folders_in
 
         # A place is refused before its store is asked: an error of the store names the whole place.
         here = folders_in(Location.of(roots.parse(str(root), may_be_stored=True)))
-        found = tuple(kind for kind in (MERGE, CDC, TRACKING) if _FOLDERS[kind][0] in here)
+        found = tuple(
+            kind
+            for kind, folders in _FOLDERS.items()
+            if any(folder.partition("/")[0] in here for folder in folders)
+        )
         return found or (MERGE,)
     return tuple(
         kind
@@ -147,9 +150,7 @@ def _stated_root(
 
     if isinstance(text, str):
         with contextlib.suppress(ConfigurationError, ValueError):
-            root = roots.parse(
-                str(with_variables(text)), base=folder, may_be_stored=kind in (MERGE, CDC, TRACKING)
-            )
+            root = roots.parse(str(with_variables(text)), base=folder, may_be_stored=True)
             yield named_root(root, kind, role, publication, name if isinstance(name, str) else None)
 
 

@@ -67,13 +67,8 @@ def replication_jobs(root: Location) -> list[Job]:
     return [
         Job(database_id="", job_type=job_type, job_id="", continuous=True)
         for job_type, has_work in stated
-        if may_serve(root, job_type) and has_work(root)
+        if has_work(root)
     ]
-
-
-def may_serve(root: Location, job_type: str) -> bool:
-    """Whether a job of publications may run at a root: only merge publications may be in a store."""
-    return root.is_local or job_type == SYNC
 
 
 def all_jobs(root: str) -> list[Job]:

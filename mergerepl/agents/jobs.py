@@ -11,15 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 
-from mergerepl.agents.control import (
-    DISTRIBUTE,
-    SYNC,
-    distributes,
-    jobs_of,
-    may_serve,
-    replication_jobs,
-    synced_from,
-)
+from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, replication_jobs, synced_from
 from mergerepl.agents.loop import CaptureState, CleanupState, Repeated, Timer, run_until_stopped
 from mergerepl.cdc.cleaning import cleanup
 from mergerepl.cdc.jobs import CAPTURE, CLEANUP, LOG_READER, Jobs
@@ -287,11 +279,13 @@ def _view(
 
 
 def _repeated_jobs(root: Location, intervals: Intervals, report: Report) -> list[Callable[[], object]]:
-    works = ((DISTRIBUTE, distribute_all, intervals.distribute_s), (SYNC, sync_merge, intervals.sync_s))
+    is_served = root.is_local or distributes(root)
+    distribute_s = intervals.distribute_s if is_served else max(intervals.distribute_s, _LOOK_FOR_JOBS_S)
+    works = ((DISTRIBUTE, distribute_all, distribute_s), (SYNC, sync_merge, intervals.sync_s))
 
     def repeated(
         job: str, work: Callable[[Location], tuple[str, bool]], interval_s: float
     ) -> Callable[[], object]:
         return Repeated(lambda: run_reported(root, job, lambda: work(root), report), Timer(interval_s)).look
 
-    return [repeated(*each) for each in works if may_serve(root, each[0])]
+    return [repeated(*each) for each in works]

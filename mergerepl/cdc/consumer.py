@@ -248,13 +248,14 @@ class Capture:
             return
         lsns = cycle.plan.lsns_of(instance.source_object_id)
         places = cycle.plan.places_of(instance.source_object_id)
-        frames = []
+        frames, count = [], 0
         for read, shape in zip(cycle.changes(instance.source_object_id), shapes, strict=True):
             captured = [(c.column_name, name, c.column_type) for c, name in zip(columns, shape, strict=True)]
             read = self._by_own_key(cycle, instance, read, {name: now for name, now, _ in captured})
             of_reading = {version: lsns[version] for version in read.reading.versions}
             frames.append(change_rows(cycle.spark(), read, of_reading, captured, places))
-        cycle.append(frames, table, cycle.transaction(APP_ID, "capture"))
+            count += read.count
+        cycle.append(frames, table, cycle.transaction(APP_ID, "capture"), count)
 
     def _by_own_key(
         self, cycle: Cycle, instance: ChangeTable, read: ReadRows, names: Mapping[str, str | None]

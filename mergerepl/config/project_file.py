@@ -119,7 +119,7 @@ def _values(stated: Keys, **others: object) -> dict[str, Any]:
 
 
 def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> TransactionalPublication:
-    publisher = _existing(stated.publisher, check, ("publisher",), folder)
+    publisher = _existing(stated.publisher, check, ("publisher",), folder, may_be_stored=True)
     if stated.min_retention > stated.retention:
         raise check.refuse(("min_retention",), "is longer than `retention`")
     articles = tuple(
@@ -136,7 +136,10 @@ def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> 
     subscriptions = tuple(
         TransactionalSubscription(
             **_values(
-                each, subscriber=_root(each.subscriber, check, ("subscriptions", index, "subscriber"), folder)
+                each,
+                subscriber=_root(
+                    each.subscriber, check, ("subscriptions", index, "subscriber"), folder, may_be_stored=True
+                ),
             )
         )
         for index, each in enumerate(stated.subscriptions)

@@ -145,7 +145,7 @@ def _of_roots(publication: Publication | TransactionalPublication) -> Iterator[P
     for index, text in enumerate([publication.publisher, *subscribers]):
         path: KeyPath = ("subscriptions", index - 1, "subscriber") if index else ("publisher",)
         try:
-            root = roots.parse(text, may_be_stored=isinstance(publication, Publication))
+            root = roots.parse(text, may_be_stored=True)
         except ConfigurationError as error:
             yield path, f"cannot be used: {error.message.rstrip('.')}"
             return

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from mergerepl.delta.chosen_rows import Chosen
-from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
+from mergerepl.delta.engine_choice import NeedsSparkError, require_texts, too_many
 from mergerepl.delta.footers import commit_statistics, read_footer
 from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import head_version
@@ -27,8 +27,10 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.reads import Bounds, may_hold, plain_files, read_files, read_version, write_files
 from mergerepl.delta.small_tables import is_of_odd_text, typed_rows
+from mergerepl.delta.small_writer import type_problem
 from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import Transaction, is_done, marked_session, next_transaction
+from mergerepl.delta.types import inner_types
 from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.frames import Column, DataFrame, F, is_in_process
@@ -113,6 +115,13 @@ def append(
             table=str(table),
         ) from error
     return count
+
+
+def may_be_collected(table: Location, count: int) -> bool:
+    """True if this process may write the rows that are made of some changes: they are few, and Arrow has their types."""
+    fields = open_table(table).fields
+    values = count * sum(max(1, len(inner_types(each["type"]))) for each in fields)
+    return too_many(count, values) is None and not any(type_problem(each["type"]) for each in fields)
 
 
 def _written(rows: DataFrame, table: Location, schema: StructType) -> list[Location]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.roots import MERGE_FOLDER, SYSTEM_FOLDERS
+from mergerepl.roots import SYSTEM_FOLDERS
 from mergerepl.store.location import Location
 from mergerepl.store.storage import is_local, storage
 
@@ -31,6 +31,13 @@ class _Head:
     seen: dict[int, list[Any]] = field(default_factory=dict)
     """Version -> what `log.as_seen` returned."""
 
+
+WRITTEN_LAST = (
+    ("_mergerepl", "MSmerge_replinfo"),
+    ("_transactional", "MSrepl_transactions"),
+    ("_transactional", "MSreplication_subscriptions"),
+)
+"""The tables that each merge session, scan cycle or batch writes."""
 
 _heads: dict[Location, _Head] = {}
 _lock = Lock()
@@ -110,7 +117,7 @@ def note_head(table: Location, version: int) -> None:
 def trust_heads(*roots: Location) -> None:
     """Let the system tables of roots that are looked at be read by what this process knows, if it is still true.
 
-    A root that was restored from a copy has another last commit of its identity, which each session writes.
+    A root that was restored from a copy has another last commit of a table that each session, cycle or batch writes.
     """
     from mergerepl.store.register import ROOT_LOCK, line_since, look_of
 
@@ -118,16 +125,19 @@ def trust_heads(*roots: Location) -> None:
         if (look := look_of(root)) is None:
             continue
         line = line_since(look, root / ROOT_LOCK)
-        table = root / MERGE_FOLDER / "MSmerge_replinfo"
-        found = _heads.get(table)
-        if found is None or found.line is not line:
-            continue
-        seen = found.seen.get(found.version)
-        at = table.join("_delta_log", f"{found.version:020}.json")
-        facts = storage(at).facts(at)
-        if seen is None or facts is None or seen[2:] != [facts.size, 0, facts.tag]:
+        if not all(_is_as_known(root.join(*names), line) for names in WRITTEN_LAST):
             line.is_broken = True
             line_since(look, root / ROOT_LOCK)
+
+
+def _is_as_known(table: Location, line: Line) -> bool:
+    """True if the last commit of a table is the one that is known, or nothing is known."""
+    found = _heads.get(table)
+    if found is None or found.line is not line or found.version == ABSENT:
+        return True
+    at = table.join("_delta_log", f"{found.version:020}.json")
+    facts, seen = storage(at).facts(at), found.seen.get(found.version)
+    return seen is not None and facts is not None and seen[2:] == [facts.size, 0, facts.tag]
 
 
 def forget_head(table: Location) -> None:

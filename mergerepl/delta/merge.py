@@ -162,9 +162,8 @@ def merges_prepared(spark: SparkSession, tables: Iterable[Location]) -> Iterator
 def _read_log(spark: SparkSession, table: Location) -> None:
     try:
         with analysis_session(spark, table) as session:
-            session.sql(
-                f"MERGE INTO delta.{quote(str(table))} AS t USING (SELECT 1 AS one) AS s ON false WHEN MATCHED THEN DELETE"
-            )
+            into = f"MERGE INTO delta.{quote(table.spark_uri)} AS t USING (SELECT 1 AS one) AS s ON false"
+            session.sql(f"{into} WHEN MATCHED THEN DELETE")
     except (PySparkException, Py4JJavaError) as error:
         log.info("the log of %s is read by its MERGE: %s", table, error)
 

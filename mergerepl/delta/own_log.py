@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -26,7 +27,7 @@ from mergerepl.delta.log import (
     last_version,
     log_actions,
 )
-from mergerepl.delta.parquet_files import parquet_source
+from mergerepl.delta.parquet_files import may_hold, parquet_source
 from mergerepl.roots import SYSTEM_FOLDERS
 from mergerepl.store.location import Location
 from mergerepl.store.register import registers_above
@@ -99,14 +100,7 @@ class OwnLog:
         """Return the files as delta-rs does: path, size_bytes, num_records, min.<column> and max.<column>."""
         import pyarrow as pa
 
-        rows = []
-        for path, added in self.files.items():
-            stated = json.loads(added.get("stats") or "{}")
-            row = {"path": path, "size_bytes": added["size"], "num_records": stated.get("numRecords")}
-            for end in ("min", "max"):
-                bounds = stated.get(f"{end}Values") or {}
-                row |= {f"{end}.{n}": each for n, each in bounds.items() if not isinstance(each, dict | list)}
-            rows.append(row)
+        rows = [_file_row(path, added) for path, added in self.files.items()]
         names = dict.fromkeys(["path", "size_bytes", "num_records", *(name for row in rows for name in row)])
         columns = {}
         for name in names:
@@ -116,6 +110,15 @@ class OwnLog:
                 # Spark states long decimals as numbers, and NaN as a text: such a column has no bounds here.
                 continue
         return pa.table(columns)
+
+
+def _file_row(path: str, added: Mapping[str, Any]) -> dict[str, Any]:
+    stated = json.loads(added.get("stats") or "{}")
+    row = {"path": path, "size_bytes": added["size"], "num_records": stated.get("numRecords")}
+    for end in ("min", "max"):
+        bounds = stated.get(f"{end}Values") or {}
+        row |= {f"{end}.{n}": each for n, each in bounds.items() if not isinstance(each, dict | list)}
+    return row
 
 
 _logs: dict[Location, tuple[Line, OwnLog]] = {}
@@ -249,24 +252,28 @@ def log_read_here(table: Location, version: int) -> OwnLog | None:
 
 
 @contextmanager
-def own_copy(table: Location) -> Iterator[tuple[int, Location] | None]:
+def own_copy(
+    table: Location, bounds: Mapping[str, tuple[int | None, int | None]] = MappingProxyType({})
+) -> Iterator[tuple[int, Location] | None]:
     """Give the version of a system table, and a copy of it on this machine; None if delta-rs has to read it in the store.
 
-    This process keeps the files that it wrote or read. From the store, delta-rs reads the log, then two parts of each file.
+    Files that hold no row within the bounds are left out. This process keeps the files that it wrote or read. From the
+    store, delta-rs reads the log, then two parts of each file.
     """
     found = None
     if line_of(table) is not None and (version := last_version(table)) is not None:
         found = log_of(table, version)
-    adds = [] if found is None else found.files.values()
-    is_large = sum(each["size"] for each in adds) > _MOST_COPIED_BYTES
-    if found is None or is_large or any(each.get("deletionVector") for each in adds):
+    known = {} if found is None else found.files
+    adds = {path: each for path, each in known.items() if may_hold(_file_row(path, each), bounds)}
+    is_large = sum(each["size"] for each in adds.values()) > _MOST_COPIED_BYTES
+    if found is None or is_large or any(each.get("deletionVector") for each in adds.values()):
         yield None
         return
     with worker_threads(_AT_ONCE) as pool:
-        files = {path: pool.submit(source_of, table / unquote(path)) for path in found.files}
+        files = {path: pool.submit(source_of, table / unquote(path)) for path in adds}
         contents = {unquote(path): read.result() for path, read in files.items()}
     actions = [{"protocol": found.protocol}, {"metaData": found.metadata}]
-    actions += [{"add": each} for each in found.files.values()]
+    actions += [{"add": each} for each in adds.values()]
     first = "\n".join(json.dumps(each) for each in actions)
     with scratch_files({**contents, f"{LOG_FOLDER}/{0:020}.json": first.encode()}) as folder:
         yield found.version, folder

@@ -1,6 +1,6 @@
 """Parquet files of a folder or of a store, for Arrow: each is written once, under a name of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,20 @@ from mergerepl.store.storage import files_once_written, is_local, make_folder, p
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
+
+Bounds = Mapping[str, tuple[int | None, int | None]]
+"""Column -> the bound that its values must exceed, and their maximum (None: no bound)."""
+
+
+def may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
+    """Whether a file may have rows within the bounds; it has min.<column> and max.<column>."""
+    for name, (above, most) in bounds.items():
+        lowest, highest = file.get(f"min.{name}"), file.get(f"max.{name}")
+        if above is not None and highest is not None and highest <= above:
+            return False
+        if most is not None and lowest is not None and lowest > most:
+            return False
+    return True
 
 
 def parquet_source(file: Location) -> Any:

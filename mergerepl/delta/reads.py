@@ -6,7 +6,7 @@ ms. If a table's rows are exactly the rows of its files, Spark reads those.
 
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +18,8 @@ from pyspark.sql.types import StructType
 
 from mergerepl.delta.commits import is_foreign
 from mergerepl.delta.metadata import CHAR_VARCHAR
+from mergerepl.delta.parquet_files import Bounds as Bounds
+from mergerepl.delta.parquet_files import may_hold as may_hold
 from mergerepl.delta.parquet_files import write_parquet
 from mergerepl.delta.table import TableState, file_names, open_table
 from mergerepl.errors import StoreError
@@ -38,9 +40,6 @@ _FILES_AT_MOST = 1000
 """Spark gets every file by name. Delta on Spark lists more files than this faster."""
 
 _ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
-
-Bounds = Mapping[str, tuple[int | None, int | None]]
-"""Column -> the bound that its values must exceed, and their maximum (None: no bound)."""
 
 _RELATIVE_NAME = re.compile(r"(?!(.*/)?[._])[^/%:*?\[{\\][^%:*?\[{\\]*")
 """A path below the table that the log holds unencoded, and that Spark takes neither for a pattern nor for hidden."""
@@ -65,17 +64,6 @@ def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dic
     wanted = [name for name in names if name in actions.column_names]
     files: list[dict[str, Any]] = actions.select(wanted).to_pylist()
     return files if all(_RELATIVE_NAME.fullmatch(file["path"]) for file in files) else None
-
-
-def may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
-    """Whether a file of `plain_files` may have rows within the bounds."""
-    for name, (above, most) in bounds.items():
-        lowest, highest = file.get(f"min.{name}"), file.get(f"max.{name}")
-        if above is not None and highest is not None and highest <= above:
-            return False
-        if most is not None and lowest is not None and lowest > most:
-            return False
-    return True
 
 
 def read_files(

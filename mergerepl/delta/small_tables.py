@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.chosen_rows import Chosen, rows_of_few_files
@@ -101,7 +102,8 @@ def version_and_rows(
         chosen = where.of(found) if isinstance(where, Chosen) else found
         result = chosen.select([name for name in names if name in found.column_names])
     else:
-        with _as_store_error(path), _at_head(path) as (version, table):
+        bounds = where.bounds if isinstance(where, Chosen) and not where.or_null else {}
+        with _as_store_error(path), _at_head(path, bounds) as (version, table):
             refuse_empty_commit(path, version)
             stored = [field.name for field in table.schema().fields]
             _require_columns(path, required, stored)
@@ -136,9 +138,11 @@ def _require_columns(path: Location, required: Sequence[str], stored: Sequence[s
 
 
 @contextmanager
-def _at_head(path: Location) -> Iterator[tuple[int, "DeltaTable"]]:
-    """Give the latest version of a table, and its rows for queries."""
-    with own_copy(path) as own:
+def _at_head(
+    path: Location, bounds: Mapping[str, tuple[int | None, int | None]] = MappingProxyType({})
+) -> Iterator[tuple[int, "DeltaTable"]]:
+    """Give the latest version of a table, and its rows within bounds for queries; others may be among them."""
+    with own_copy(path, bounds) as own:
         opened = open_or_reuse(path if own is None else own[1])
         with opened.at(opened.version) as table:
             yield opened.version if own is None else own[0], table

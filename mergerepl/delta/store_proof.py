@@ -81,6 +81,20 @@ def prove_spark(spark: SparkSession, root: Location) -> None:
         storage(root).delete(scratch)
 
 
+def prove_callers(spark: SparkSession, *roots: Location) -> None:
+    """Prove the stores of roots to a session made elsewhere: it may have another log store, or another endpoint.
+
+    Raises: as `prove_spark`; EngineError if it would overwrite commits.
+    """
+    from mergerepl.spark import session as engine
+    from mergerepl.spark.stores import require_log_store
+
+    for root in roots:
+        if not root.is_local and engine.jvm_pid() is None:
+            require_log_store(spark)
+            prove_spark(spark, root)
+
+
 def prove_executors(spark: SparkSession, root: Location) -> int:
     """Let executors write a file each at a root, and find the files here; return how many there were.
 

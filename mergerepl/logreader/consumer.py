@@ -32,8 +32,10 @@ from mergerepl.errors import StoreError
 from mergerepl.logreader.plan import Plan, Reading, SourcePlan
 from mergerepl.logreader.positions import RESUME, LogState, may_pass
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_local
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 UNUSABLE = 22859
@@ -62,6 +64,8 @@ class ReadRows:
 
     reading: Reading
     rows: DataFrame
+    count: int = 0
+    """How many changes they are."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -90,11 +94,17 @@ class Cycle:
         """True if a table has its rows of this cycle."""
         return transaction_version(table, app_id) >= self.plan.scan_cycle
 
-    def append(self, frames: Sequence[DataFrame], table: Location, transaction: Transaction) -> None:
-        """Append rows to a table, in one commit if there are any."""
+    def append(
+        self, frames: Sequence[DataFrame], table: Location, transaction: Transaction, count: int
+    ) -> None:
+        """Append rows to a table, in one commit if there are any. `count`: of how many changes they are made."""
         from mergerepl.delta import appended
+        from mergerepl.spark.in_memory import collected
 
-        rows = reduce(lambda one, other: one.unionByName(other), frames)
+        rows: DataFrame | pa.Table = reduce(lambda one, other: one.unionByName(other), frames)
+        if not is_local(table) and appended.may_be_collected(table, count):
+            # Spark sends some 70 requests for a file.
+            rows = collected(rows)
         self.written.append(appended.append(rows, table, transaction, even_if_empty=False) or 0)
 
 

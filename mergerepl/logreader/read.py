@@ -125,7 +125,7 @@ def read_source(
             found.kept.append(events.kept)
             found.changes += events.groups
             rows = commit_changes(replace(events, kept=in_one_task(events.kept, read.most_rows)))
-            found.rows.append(ReadRows(read, rows))
+            found.rows.append(ReadRows(read, rows, events.groups))
     except BaseException:
         found.release()
         raise

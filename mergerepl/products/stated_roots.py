@@ -39,9 +39,8 @@ def roots_stated_by(document: Document) -> list[NamedRoot]:
         (document.publisher, PUBLISHER, None),
         *((each.subscriber, SUBSCRIBER, each.name) for each in document.subscriptions),
     ]
-    stored = kind == MERGE
     return [
-        named_root(parse(root, may_be_stored=stored), kind, role, document.name, name)
+        named_root(parse(root, may_be_stored=True), kind, role, document.name, name)
         for root, role, name in ends
     ]
 

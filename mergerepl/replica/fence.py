@@ -1,7 +1,7 @@
 """The fences of a root on an object store: one commit to each of its tables, before its new holder reads one."""
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from mergerepl.delta.marks import FENCE
 from mergerepl.delta.tables import commit_fence, is_delta_table, read_commit
@@ -13,7 +13,7 @@ from mergerepl.store.location import Location
 from mergerepl.store.register import fence_of, register_of, state_of
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.store.storage import files_in, is_local
-from mergerepl.systables import catalog, cdc, logreader, replinfo, tracking
+from mergerepl.systables import catalog, cdc, logreader, replinfo, tracking, transactional
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +28,13 @@ _READ_FIRST = (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS, re
 def write_fences(root: Location, fence: int) -> None:
     """Commit a fence to all tables of a root: its system tables, and the tables that are published, tracked or captured.
 
+    Those that a transactional publication fills are named by the root's register: the publisher knows them otherwise.
+
     Raises: CommitConflictError, StoreError, LeaseError, as `commit_fence`. Run again: the fences are written first.
     """
     replica = Replica(root)
     first = [replica.folder / table.name for table in _READ_FIRST]
-    _commit(first, fence, ())
+    _commit(dict.fromkeys(first, ()), fence)
     if not all(map(is_delta_table, first)):
         # An `apply` that was cut short: no session has written here.
         subids: set[str] = set()
@@ -43,22 +45,29 @@ def write_fences(root: Location, fence: int) -> None:
     numbers = state_of(root).numbers
     tracking_ids = [] if numbers is None else [tracking.app_id(numbers["counters"]["database_id"])]
     tracked = ControlPlane(root / tracking.FOLDER)
-    _commit(files_in(tracked.folder), fence, tracking_ids)
+    _commit(dict.fromkeys(files_in(tracked.folder), tracking_ids), fence)
     names = {row.table: None for row in tracked.rows_if_any(tracking.TRACKED_OBJECTS)}
     tables += [table for table in (root / name for name in names) if table not in tables]
     system = [each for each in files_in(replica.folder) if each not in first]
-    _commit([*system, *tables], fence, [*application_ids(subids), *tracking_ids])
-    _fence_log(root, fence, tables)
+    # One commit for each table: with its fence in the log a table gets no second one.
+    ids = (*application_ids(subids), *tracking_ids)
+    writers: dict[Location, Collection[str]] = dict.fromkeys([*system, *tables], ids)
+    for app_id, filled in state_of(root).writers.items():
+        for table in (root / name for name in filled):
+            writers[table] = [*writers.get(table, ()), app_id]
+    _commit(writers, fence)
+    _commit(dict.fromkeys(files_in(root / transactional.FOLDER), ()), fence)
+    _fence_log(root, fence, writers)
     log.info("fence %s is in the tables of %s", fence, root)
 
 
 def _fence_log(root: Location, fence: int, fenced: Collection[Location]) -> None:
     """Commit a fence to the tables of the log reader and its consumers, and to the tables that it reads."""
     reader = ControlPlane(root / logreader.FOLDER)
-    _commit(files_in(reader.folder), fence, ())
-    _commit(files_in(root / cdc.FOLDER), fence, _LOG_APP_IDS)
+    _commit(dict.fromkeys(files_in(reader.folder), ()), fence)
+    _commit(dict.fromkeys(files_in(root / cdc.FOLDER), _LOG_APP_IDS), fence)
     sources = (root / row.source_path for row in reader.rows_if_any(logreader.LOG_READER) if row.source_path)
-    _commit([each for each in sources if each not in fenced], fence, ())
+    _commit({each: () for each in sources if each not in fenced}, fence)
 
 
 def stop_own_writes(root: Location) -> None:
@@ -92,13 +101,24 @@ def fence_new_table(table: Location, app_ids: Iterable[str]) -> int:
     return 1
 
 
-def _commit(tables: Iterable[Location], fence: int, app_ids: Iterable[str]) -> None:
-    ids = list(app_ids)
+def fence_table(table: Location, app_ids: Iterable[str] = ()) -> None:
+    """Commit the present fence to a table that is about to be written for the first time, if it is on a store.
+
+    It may have been made since the root was taken, by an agent that was displaced.
+
+    Raises: as `write_fences`.
+    """
+    if not is_local(table):
+        commit_fence(table, fence_of(table), app_ids)
+
+
+def _commit(writers: Mapping[Location, Collection[str]], fence: int) -> None:
+    """Commit a fence to some tables, each with the applications that write it by Spark."""
     with worker_threads(_AT_ONCE) as pool:
-        for done in [pool.submit(_commit_one, table, fence, ids) for table in tables]:
+        for done in [pool.submit(_commit_one, table, fence, ids) for table, ids in writers.items()]:
             done.result()
 
 
-def _commit_one(table: Location, fence: int, app_ids: list[str]) -> None:
+def _commit_one(table: Location, fence: int, app_ids: Collection[str]) -> None:
     if is_delta_table(table):
         commit_fence(table, fence, app_ids)

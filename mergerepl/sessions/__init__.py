@@ -295,16 +295,13 @@ def session_request(
     require_names(publisher, subscriber.root, item.publication)
 
     def spark_of() -> SparkSession:
-        from mergerepl.delta.store_proof import prove_spark, require_shared_folders
+        from mergerepl.delta.store_proof import prove_callers, require_shared_folders
         from mergerepl.spark import session as engine
 
         for root in (item.publisher, item.subscriber):
             root.require_spark()
         spark = engine.session(long_running=long_running, step=progress.step)
-        for root in (item.publisher, item.subscriber):
-            if not root.is_local and engine.jvm_pid() is None:
-                # A session made elsewhere has its own idea of where the store is.
-                prove_spark(spark, root)
+        prove_callers(spark, item.publisher, item.subscriber)
         return require_shared_folders(spark, item.publisher, item.subscriber)
 
     return SessionRequest(

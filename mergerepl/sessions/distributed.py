@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,12 +42,21 @@ def distributed(
     """
     started = time.monotonic()
     try:
-        yield from _deliveries(item, options, progress, is_only=is_only, dry_run=dry_run)
+        with ExitStack() as stack:
+            if not dry_run:
+                _saying_who_works(lambda wait_s: _hold(stack, item, wait_s), progress)
+            yield from _deliveries(item, options, progress, is_only=is_only, dry_run=dry_run)
     except MergeReplError as error:
         if is_only:
             raise
         name, end = item.publication or item.publisher.name, item.subscriber or str(item.publisher)
         yield failed_session(name, end, started, error)
+
+
+def _hold(stack: ExitStack, item: Distribution, wait_s: float) -> None:
+    from mergerepl.transactional.agents import publisher_held
+
+    stack.enter_context(publisher_held(item.publisher, wait_s))
 
 
 def _deliveries(

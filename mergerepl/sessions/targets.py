@@ -104,7 +104,7 @@ def distributions(
 
 def _distributions(item: Item | Target) -> list[Distribution]:
     if isinstance(item, TransactionalPublication):
-        return [Distribution(Location.of(roots.parse(item.publisher)), item.name)]
+        return [Distribution(Location.of(roots.parse(item.publisher, may_be_stored=True)), item.name)]
     if not isinstance(item, Location) or TRANSACTIONAL not in types_at(item):
         return []
     from mergerepl.transactional.catalog import DistributionStore, SubscriberStore

@@ -42,9 +42,6 @@ In a store it is the root's register (decision 0161): a scan and a session of on
 TRANSACTION_LOCK = ".mergerepl.transaction.lock"
 """The lock of a tracked transaction in a store, held as long as it is open: the root's register (decision 0170)."""
 
-_OF_ROOT = (LOG_READER_LOCK, TRANSACTION_LOCK)
-"""The locks that are the root's register in a store."""
-
 AGENT_LOCK = ".mergerepl.agent.lock"
 """The lock of the agent that runs the jobs of a root. Taken before all others, held as long as it runs."""
 
@@ -52,7 +49,10 @@ APPLY_LOCK = ".mergerepl.apply.lock"
 """The lock of one `apply` of a captured folder, from its plan to its last step. Taken before the root's."""
 
 DISTRIBUTION_LOCK = ".mergerepl.distribution.lock"
-"""The lock of one write to `_transactional` at a distributor. Taken last."""
+"""The lock of one write to `_transactional` at a distributor. Taken last. In a store it is the root's register."""
+
+_OF_ROOT = (LOG_READER_LOCK, DISTRIBUTION_LOCK, TRANSACTION_LOCK)
+"""The locks that are the root's register in a store."""
 
 JVM_END_WAIT_S = 30.0
 
@@ -131,6 +131,7 @@ def _register_held(at: Location, purpose: str, wait_s: float) -> Iterator[None]:
     held = held_register(at)
     if held is not None and held.thread == threading.get_ident() and (is_shared or held.is_shared):
         # A command that holds the root goes on under it.
+        held.check()
         yield
         return
     deadline = time.monotonic() + wait_s

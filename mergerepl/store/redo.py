@@ -19,7 +19,8 @@ from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.location import Location
 from mergerepl.store.register import Register, held_register, state_of
-from mergerepl.store.register_state import StagedSession, read_register
+from mergerepl.store.register_state import RegisterState, StagedSession, read_register
+from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import files_in, put_once_written, storage
 
 if TYPE_CHECKING:
@@ -147,6 +148,8 @@ class _RedoLogInStore(RedoLog[P]):
     lock: Location
 
     def _register(self) -> Register:
+        # It is asked for to write; a rehearsal holds none.
+        before_write()
         held = held_register(self.lock)
         assert held is not None, f"'{self.lock}' is not held"
         return held
@@ -254,7 +257,7 @@ class NamedRedoLog(_RedoLogInStore[P]):
         text, before = _text_of(plan), self._counting()
         name = f"{register.fence}-{_hash_of(text)}"
         put_once_written(self._object(name), text)
-        register.name_plan(self.field, name)
+        self._name(name)
         failpoint(f"{self.engine}.after_{self.name}")
         if before is not None and before != name:
             storage(self.lock).delete(self._object(before))
@@ -278,15 +281,14 @@ class NamedRedoLog(_RedoLogInStore[P]):
 
         Raises: LeaseError if another agent has taken the register over.
         """
-        register = self._register()
         if (name := self._counting()) is not None:
-            register.name_plan(self.field, None)
+            self._name(None)
             storage(self.lock).delete(self._object(name))
 
     def is_named(self, plan: P) -> bool:
         """Whether the register, read anew, names a plan: the answer of the PUT that named it may be lost."""
         found = read_register(storage(self.lock), self.lock)
-        return str(getattr(found, self.field, None)).endswith(_hash_of(_text_of(plan)))
+        return found is not None and str(self._named_in(found)).endswith(_hash_of(_text_of(plan)))
 
     def remove_left(self) -> None:
         """Remove the plans of earlier holders that the register does not name: nobody can stage them any more."""
@@ -298,11 +300,30 @@ class NamedRedoLog(_RedoLogInStore[P]):
                 storage(each).delete(each)
 
     def _counting(self) -> str | None:
-        found: str | None = getattr(state_of(self.lock.parent), self.field)
+        return self._named_in(state_of(self.lock.parent))
+
+    def _named_in(self, state: RegisterState) -> str | None:
+        found: str | None = getattr(state, self.field)
         return found
+
+    def _name(self, name: str | None) -> None:
+        self._register().name_plan(self.field, name)
 
     def _object(self, name: str) -> Location:
         return Location.of(self.folder) / "plans" / f"{name}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRedoLog(NamedRedoLog[P]):
+    """The redo log of a subscription's batches, whose subscriber is in a store: the register there names each plan."""
+
+    subscription: str
+
+    def _named_in(self, state: RegisterState) -> str | None:
+        return state.batches.get(self.subscription)
+
+    def _name(self, name: str | None) -> None:
+        self._register().plan_batch(self.subscription, name)
 
 
 def _text_of(value: object) -> bytes:

@@ -10,7 +10,7 @@ in plain Python.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +21,7 @@ from mergerepl.errors import (
     ConflictError,
     EnumerationError,
     LeaseError,
+    MergeReplError,
     OutOfReachError,
     PublicationError,
     RefusedArticlesError,
@@ -214,6 +215,32 @@ class Register:
         """
         self._change(lambda was: replace(was, numbers=numbers))
 
+    def plan_batch(self, subscription: str, name: str | None) -> None:
+        """Name the plan of a subscription's batch that will be carried out: its commit point. None: it is done.
+
+        Raises: as `stage`.
+        """
+
+        def changed(was: RegisterState) -> RegisterState:
+            others = {each: known for each, known in was.batches.items() if each != subscription}
+            return replace(was, batches=others if name is None else {**others, subscription: name})
+
+        self._change(changed)
+
+    def state_writers(self, writers: Mapping[str, Sequence[str]]) -> bool:
+        """State the tables below the root that some applications write from now on, none: not any more.
+
+        Before the first write: a fence names the applications in these tables. Returns False if they are stated already.
+
+        Raises: as `stage`.
+        """
+        stated = {
+            each: tuple(tables) for each, tables in {**self._state.writers, **writers}.items() if tables
+        }
+        if is_new := stated != self._state.writers:
+            self._change(lambda was: replace(was, writers=stated))
+        return is_new
+
     def settle(self) -> None:
         """Write the register again: sessions that it does not name can then be staged by no earlier holder any more.
 
@@ -228,8 +255,15 @@ class Register:
         """
         self._change(lambda was: replace(was, fence=was.fence + 1))
 
+    @property
+    def is_displaced(self) -> bool:
+        """Whether another agent is known to have taken the register over."""
+        return self._is_displaced
+
     def renew(self) -> None:
         """Show watchers that the holder is alive."""
+        if self._is_displaced:
+            return
         try:
             self._change(lambda was: was)
         except LeaseError:
@@ -440,7 +474,7 @@ def line_under(root: Location) -> Line | None:
     """Return the line under which the system tables of a root are known; None if they have to be read."""
     at = root / ROOT_LOCK
     if (held := _held.get(at)) is not None:
-        return held.line
+        return None if held.is_displaced else held.line
     look = _looks.get(at)
     return None if look is None else look.line
 
@@ -505,7 +539,9 @@ def _noting_unknown(
         raise
     except definite:
         raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, MergeReplError) and error.is_of_check:
+            raise
         # An interrupt, too, may come while a request is on its way.
         for register in registers():
             register.is_in_flight = True

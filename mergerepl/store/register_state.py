@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -112,6 +112,10 @@ class RegisterState:
     """The name of the object with the intent of a tracked transaction that will be carried out."""
     numbers: Mapping[str, Any] | None = None
     """The numbers of a tracked database; None where no table was ever tracked."""
+    batches: Mapping[str, str] = field(default_factory=dict)
+    """Subscription of a transactional publication -> the name of the object with the plan of a batch that was decided."""
+    writers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Delta application of a product without system tables here -> the tables below the root that it may write."""
     tag: str = field(default="", compare=False)
 
     def encoded(self) -> bytes:
@@ -145,6 +149,8 @@ class RegisterState:
                 scan=stated.get("scan"),
                 intent=stated.get("intent"),
                 numbers=stated.get("numbers"),
+                batches=stated.get("batches", {}),
+                writers={app: tuple(tables) for app, tables in stated.get("writers", {}).items()},
                 tag=tag,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

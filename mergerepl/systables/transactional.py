@@ -28,6 +28,7 @@ SCHEMA_VERSION: Final = 3
 WRITE_WAIT_S: Final = 60.0
 """How long a write to these tables waits for another process."""
 
+OLDEST_TRANSACTION: Final = "order by xact_seqno asc limit 1"
 NEWEST_TRANSACTION: Final = "order by xact_seqno desc limit 1"
 """Chooses the transaction from whose time ages count."""
 

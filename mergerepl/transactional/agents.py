@@ -13,7 +13,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.delta.tables import tables_kept_open
+from mergerepl.delta.store_proof import prove_callers
+from mergerepl.delta.tables import tables_kept_open, trust_heads
 from mergerepl.errors import LeaseError, MergeReplError, OutOfReachError, Transient
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import LogReader
@@ -22,10 +23,11 @@ from mergerepl.logreader.positions import read_state, save_state
 from mergerepl.logreader.scan import checked_state, look_ahead, scan
 from mergerepl.model.delivery import DistributionResult, LogReaderResult, QueueResult, SkippedTransaction
 from mergerepl.spark.plain import plain_errors
-from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.lease import LOG_READER_LOCK, lease, leases, record_jvm
 from mergerepl.store.location import Location
+from mergerepl.store.register import looking, noting_unknown, register_of
 from mergerepl.store.rehearsal import is_rehearsal
-from mergerepl.store.storage import is_folder
+from mergerepl.store.storage import is_folder, is_local
 from mergerepl.systables.transactional import (
     ACTIVE,
     CONSUMER,
@@ -41,7 +43,7 @@ from mergerepl.systables.transactional import (
     StopRow,
     SubscriptionRow,
 )
-from mergerepl.transactional.catalog import DistributionStore
+from mergerepl.transactional.catalog import DistributionStore, required
 from mergerepl.transactional.position import app_id, begun_plan, position_of, redo_log, waiting_after
 from mergerepl.transactional.refusals import (
     LogReaderBusyError,
@@ -84,6 +86,7 @@ def run_agent(
         tables_kept_open(distributor.root, root),
         stops_recorded(distributor, subscription),
         plain_errors("commands were distributed"),
+        looked_at(root),
     ):
         _require_there(publication, root)
         skip = skipped_numbers(skip_errors if skip_errors is not None else subscription.skip_errors)
@@ -93,8 +96,8 @@ def run_agent(
             return nothing
         from mergerepl.transactional.distribution import Agent
 
-        recorded = _recorded(spark, root)
-        with lease(root, purpose="transactional distribute", wait_s=lock_wait_s):
+        recorded = _recorded(spark, distributor.root, root)
+        with ends_held(distributor.root, root, "transactional distribute", lock_wait_s):
             # Another process may have restarted or removed the subscription before we held its subscriber.
             now = distributor.subscription(guid)
             if now is None:
@@ -143,6 +146,48 @@ def read_queue(
             return QueueReader(distributor, now, _recorded(spark, distributor.root, root), publication).run()
 
 
+@contextmanager
+def looked_at(root: Location) -> Iterator[None]:
+    """Read the system tables of a root in a store by what this process knows of them, if it is still true."""
+    with looking(root):
+        trust_heads(root)
+        yield
+
+
+@contextmanager
+def publisher_held(root: Location, wait_s: float | None = None) -> Iterator[None]:
+    """Hold a publisher in a store from the reading of its log to the last batch; in folders each part holds what it needs.
+
+    Raises: as `lease`.
+    """
+    if is_local(root):
+        yield
+        return
+    with looked_at(root):
+        required(root)
+        with lease(root, purpose="transactional sync", wait_s=wait_s, file=LOG_READER_LOCK):
+            yield
+            # Another agent that took over may have done all that this one found to do.
+            register_of(root).check()
+
+
+@contextmanager
+def ends_held(
+    publisher: Location, subscriber: Location, purpose: str, wait_s: float | None = None
+) -> Iterator[None]:
+    """Hold a subscription: its subscriber; if an end is in a store, the publisher first, until the end (decision 0169).
+
+    Raises: LeaseError naming the holder if one is still held after the time to wait.
+    """
+    is_plain = is_local(publisher) and is_local(subscriber)
+    with (
+        leases(*([subscriber] if is_plain else [publisher, subscriber]), purpose=purpose, wait_s=wait_s),
+        # A run of all agents, which holds the publisher, goes on after the error of one.
+        noting_unknown(publisher),
+    ):
+        yield
+
+
 def _require_there(publication: str, root: Location) -> None:
     if not is_folder(root):
         raise OutOfReachError(
@@ -152,12 +197,16 @@ def _require_there(publication: str, root: Location) -> None:
 
 
 def _recorded(spark: Callable[[], SparkSession], *roots: Location) -> Callable[[], SparkSession]:
-    """Return a function that returns the session, and records its JVM with the holder of some folders."""
+    """Return a function that returns the session, proved to stores once, and records its JVM with the holder of folders."""
+    proved: list[SparkSession] = []
 
     def recorded() -> SparkSession:
         from mergerepl.spark import session as engine
 
         found = spark()
+        if not proved:
+            prove_callers(found, *roots)
+            proved.append(found)
         for root in roots:
             record_jvm(root, engine.jvm_pid())
         return found
@@ -171,7 +220,7 @@ def spark_of(given: SparkSession | None) -> Callable[[], SparkSession]:
     def session() -> SparkSession:
         from mergerepl.spark import session as engine
 
-        return given if given is not None else engine.session()
+        return engine.usable(given) if given is not None else engine.session()
 
     return session
 

@@ -294,7 +294,7 @@ class Batch(Ends):
         done = [each for each in Operation if effect.counts.get(each)]
         with marked_session(self.spark(), transaction, table) as session:
             in_session(effect.rows, session).createOrReplaceTempView("commands")
-            session.sql(batch_text(row, str(table), bounds=effect.bounds, operations=done))
+            session.sql(batch_text(row, table.spark_uri, bounds=effect.bounds, operations=done))
 
 
 def commands_between(

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from mergerepl import roots
-from mergerepl.delta.tables import is_delta_table, transaction_version
+from mergerepl.delta.tables import Chosen, is_delta_table, open_table, transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
 from mergerepl.replica.control import ControlDatabase, ControlPlane
@@ -22,6 +22,7 @@ from mergerepl.systables.transactional import (
     AT_DISTRIBUTOR,
     FOLDER,
     NEWEST_TRANSACTION,
+    OLDEST_TRANSACTION,
     POSITIONS,
     PUBLICATIONS,
     QUEUE,
@@ -214,13 +215,26 @@ class DistributionStore(ControlDatabase):
     @property
     def present(self) -> datetime:
         """The later of this machine's time and the newest transaction's, from which ages count (decisions/0165)."""
-        newest = self.control.rows(TRANSACTIONS, order_limit=NEWEST_TRANSACTION) if self.is_there else []
+        newest = self.ends()[1:] if self.is_there else ()
         return max([datetime.now(UTC), *(row.commit_time for row in newest)])
+
+    def ends(self) -> tuple[TransactionRow, ...]:
+        """Return the oldest and the newest transaction; neither before the first one. Reads the files of these alone."""
+        files = open_table(self.control.path(TRANSACTIONS.name)).files()
+        cycles = [files[name].to_pylist() for name in files.column_names if name.endswith(".scan_cycle")]
+        known = sorted(each for ends in cycles for each in ends if each is not None)
+        is_stated = len(known) == 2 * files.num_rows > 0
+        bounds = ((None, known[0]), (known[-1] - 1, None)) if is_stated else ((None, None), (None, None))
+        found = [
+            self.control.rows(TRANSACTIONS, where=Chosen({"scan_cycle": each}), order_limit=order)
+            for each, order in zip(bounds, (OLDEST_TRANSACTION, NEWEST_TRANSACTION), strict=True)
+        ]
+        return tuple(row for rows in found for row in rows)
 
     def transactions_after(self, seqno: bytes) -> list[TransactionRow]:
         """Return the transactions after a position, by LSN."""
         cycle = Lsn(seqno).scan_cycle
-        rows = self.control.rows(TRANSACTIONS, where=f"scan_cycle >= {cycle}")
+        rows = self.control.rows(TRANSACTIONS, where=Chosen({"scan_cycle": (cycle - 1, None)}))
         return sorted((row for row in rows if row.xact_seqno > seqno), key=lambda row: row.xact_seqno)
 
     def meant_for(self, publication_id: int, rows: Iterable[TransactionRow]) -> list[TransactionRow]:
@@ -285,12 +299,24 @@ def seqno_of(text: str) -> bytes:
         raise TransactionalUsageError(f"{error}. Nothing was changed.") from error
 
 
+def folder_of(root: Root) -> Location:
+    """Return the place of a root.
+
+    Raises: ConfigurationError if the folder does not exist.
+    """
+    return Location.of(roots.existing(_text(root), may_be_stored=True))
+
+
+def _text(root: Root) -> str:
+    return str(root) if isinstance(root, Location) else os.fspath(root)
+
+
 def distributor_at(root: Root) -> DistributionStore:
     """Return the distribution store in a folder.
 
     Raises: ConfigurationError if the folder does not exist.
     """
-    return DistributionStore(Location.of(roots.existing(os.fspath(root))))
+    return DistributionStore(folder_of(root))
 
 
 def required(root: Root) -> DistributionStore:
@@ -311,7 +337,7 @@ def subscriptions_of(
     Raises: TransactionalUsageError if a named publication or subscriber does not exist, or several have the name.
     """
     names = {row.publication_id: row.publication for row in distributor.publications()}
-    wanted = None if subscriber is None else roots.parse(os.fspath(subscriber))
+    wanted = None if subscriber is None else roots.parse(_text(subscriber), may_be_stored=True)
     rows = distributor.subscriptions()
     called = {row.subscriber for row in rows if Location.of(row.subscriber).name == str(subscriber)}
     if called and wanted not in {row.subscriber for row in rows}:

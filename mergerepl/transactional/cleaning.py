@@ -15,6 +15,9 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.model.listing import Listing
 from mergerepl.model.products import TRANSACTIONAL
 from mergerepl.model.tasks import CleanupResult, Removed
+from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
+from mergerepl.store.storage import is_local
 from mergerepl.systables.transactional import (
     ACTIVE,
     ERRORS,
@@ -28,8 +31,8 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.transactional.agents import held
 from mergerepl.transactional.article_procedures import Shape
-from mergerepl.transactional.catalog import DistributionStore, Root, required
-from mergerepl.transactional.position import delivered_through
+from mergerepl.transactional.catalog import DistributionStore, Root, SubscriberStore, required
+from mergerepl.transactional.position import delivered_through, redo_log
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +97,26 @@ def cleanup(root: Root, *, dry_run: bool = False) -> CleanupResult:
                 distributor.control.delete(TRANSACTIONS, where=f"xact_seqno <= X'{gone[-1].hex()}'")
         _forget_history(distributor, newest.commit_time)
         stores = {distributor.subscriber(row) for row in distributor.subscriptions()}
-        for folder in (distributor.control.folder, *(each.control.folder for each in stores)):
-            remove_unused(folder)
+        remove_unused(distributor.control.folder)
+        for each in stores:
+            _remove_unused(each, distributor)
     return done
+
+
+def _remove_unused(subscriber: SubscriberStore, distributor: DistributionStore) -> None:
+    """Remove files that no reader of a subscriber's tables of positions needs; in a store also plans of earlier holders."""
+    if is_local(subscriber.root):
+        remove_unused(subscriber.control.folder)
+        return
+    try:
+        with lease(subscriber.root, purpose="transactional cleanup"):
+            remove_unused(subscriber.control.folder)
+            for row in distributor.subscriptions():
+                if Location.of(row.subscriber) == subscriber.root:
+                    redo_log(subscriber.root, row.subscription_guid).remove_left()
+    except LeaseError as error:
+        # The next cleanup finds it free.
+        log.info("%s", error)
 
 
 def clean_up_once_a_day(root: Root) -> bool:
@@ -104,12 +124,8 @@ def clean_up_once_a_day(root: Root) -> bool:
 
     Returns: True if it cleaned up.
     """
-    control = required(root).control
-    ends = [
-        control.rows(TRANSACTIONS, order_limit=f"order by xact_seqno {way} limit 1")
-        for way in ("asc", "desc")
-    ]
-    if all(ends) and ends[1][0].commit_time - ends[0][0].commit_time > A_DAY:
+    ends = required(root).ends()
+    if ends and ends[-1].commit_time - ends[0].commit_time > A_DAY:
         with suppress(LeaseError):
             cleanup(root)
             return True

@@ -31,9 +31,10 @@ from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, p
 from mergerepl.logreader.plan import Entry, Plan, SourcePlan
 from mergerepl.logreader.positions import LogState
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
+from mergerepl.replica.fence import fence_table
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
-from mergerepl.store.storage import remove_table
+from mergerepl.store.storage import is_local, remove_table
 from mergerepl.systables.transactional import (
     APP_ID,
     ARTICLES,
@@ -163,9 +164,7 @@ class Commands:
         known = {(row.article_id, row.schema_version) for row in self.distributor.shapes()}
         missing = [row for row in new if (row.article_id, row.schema_version) not in known]
         for row in missing:
-            table = self.distributor.commands_table(row)
-            remove_table(table)
-            _create(table, row)
+            _create(self.distributor.commands_table(row), row)
         failpoint("transactional.after_create")
         if missing:
             with self.distributor.writing():
@@ -200,8 +199,9 @@ class Commands:
                     made = commands_of(cycle.spark(), read, of_reading, shapes[version], updates)
                     frames.setdefault(version, []).append(made)
         transaction = cycle.transaction(APP_ID, "commands")
+        count = sum(read.count for read in cycle.changes(source.object_id)) if frames else 0
         for version, parts in frames.items():
-            cycle.append(parts, self.distributor.commands_table(shapes[version]), transaction)
+            cycle.append(parts, self.distributor.commands_table(shapes[version]), transaction, count)
 
     def show(self, cycle: Cycle) -> None:
         """Append the gate: all transactions of the cycle in one commit; a dummy entry if no agent needs any of them."""
@@ -337,7 +337,16 @@ def article_of(stated: Mapping[str, Any]) -> Shape:
     return Shape(**given)
 
 
-def _create(table: Any, shape: Shape) -> None:
+def _create(table: Location, shape: Shape) -> None:
+    """Make the table of an article's commands; in a folder in place of one that was left.
+
+    In a store it is that of a cycle that died: no other article gets its number. So no late request removes another one's.
+    """
+    if is_local(table):
+        remove_table(table)
+    elif is_delta_table(table):
+        fence_table(table)
+        return
     from mergerepl.transactional.commands import key_type, row_type
 
     row, key = row_type(shape), key_type(shape)
@@ -358,3 +367,4 @@ def _create(table: Any, shape: Shape) -> None:
     properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, STATS_PROPERTY: "scan_cycle", **KEPT_A_DAY}
     fields = [field(name, json_of(type_)) for name, type_ in types.items()]
     create_table(table, NewTable(fields, (), properties), CommitMark(NAME, "commands:create"))
+    fence_table(table)

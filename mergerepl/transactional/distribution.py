@@ -46,6 +46,7 @@ from mergerepl.transactional.position import (
     BatchPlan,
     app_id,
     batches_of,
+    begin_writing,
     begun_plan,
     left_after,
     next_transactions,
@@ -57,11 +58,14 @@ from mergerepl.transactional.position import (
 )
 from mergerepl.transactional.procedures import carry_out, custom_operations, heads_of, prepared, procedures_of
 from mergerepl.transactional.refusals import (
+    NO_PROCEDURES,
     NOT_FOUND,
+    OWN_PROCEDURES,
     RESTORED,
     SCHEMA_CHANGED,
     StoppedAt,
     TransactionalError,
+    refuse_in_store,
 )
 
 T = TypeVar("T")
@@ -87,6 +91,7 @@ class Agent(Ends):
 
         Raises: TransactionalError where it must stop; earlier transactions are applied by then.
         """
+        begin_writing(self.distributor, self.subscription)
         position = self.finish(position_of(self.distributor, self.subscription))
         while True:
             # Another process may change the columns.
@@ -153,6 +158,8 @@ class Agent(Ends):
         shapes = {each: self._shape_at(each, through) for each in mine}
         # Before a table is changed: a procedure may have been written for other columns.
         procedures = {each: procedures_of(shapes[each]) for each in counts}
+        if any(procedures.values()):
+            refuse_in_store(self.subscriber.root, OWN_PROCEDURES, NO_PROCEDURES)
         if chosen[0].kind == "schema":
             self._follow_columns(chosen[0].xact_seqno, shapes)
         if not counts:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from mergerepl import roots
 from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import MergeReplError
 from mergerepl.logreader.log_reader import LogReader
@@ -25,15 +23,15 @@ from mergerepl.model.delivery import (
 )
 from mergerepl.model.listing import Listing
 from mergerepl.spark.plain import plain_errors
-from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.transactional import agents, monitoring
 from mergerepl.transactional import monitoring as checks
-from mergerepl.transactional.agents import read_log, resume_source, skip, spark_of
+from mergerepl.transactional.agents import ends_held, read_log, resume_source, skip, spark_of
 from mergerepl.transactional.catalog import (
     DistributionStore,
     Root,
     SubscriberStore,
+    folder_of,
     required,
     seqno_of,
     subscriptions_of,
@@ -134,20 +132,16 @@ class Distributor(Caller):
         require_streams(streams)
         load_procedures(procedures)
         found, failed = [], []
-        for store, name, row in self._subscriptions(subscriber, publication):
-            try:
-                done = agents.run_agent(
-                    store,
-                    name,
-                    row,
-                    self._session,
-                    streams=streams,
-                    skip_errors=skip_errors,
-                    lock_wait_s=self.lock_wait_s,
-                )
-                found.append(done)
-            except MergeReplError as error:
-                failed.append(error)
+        options: dict[str, Any] = {"streams": streams, "skip_errors": skip_errors}
+        with agents.looked_at(folder_of(self.path)):
+            for store, name, row in self._subscriptions(subscriber, publication):
+                try:
+                    done = agents.run_agent(
+                        store, name, row, self._session, lock_wait_s=self.lock_wait_s, **options
+                    )
+                    found.append(done)
+                except MergeReplError as error:
+                    failed.append(error)
         if failed:
             raise failed[0]
         return Listing(found)
@@ -263,7 +257,7 @@ class Distributor(Caller):
                 "changed. Name it with `--at`, and the publication by its file."
             )
         ((store, name, row),) = found
-        with lease(Location.of(row.subscriber), purpose="transactional skip"):
+        with ends_held(store.root, Location.of(row.subscriber), "transactional skip"):
             return skip(store, name, row, seqno, dry_run=dry_run)
 
     def status(self) -> DistributorStatus:
@@ -313,7 +307,7 @@ class Distributor(Caller):
             if at.position(row.subscription_guid) is None:
                 continue
             session = self._session()
-            with plain_errors("a subscription was validated"), lease(at.root, purpose="validate"):
+            with plain_errors("a subscription was validated"), ends_held(store.root, at.root, "validate"):
                 found += validate_one(store, name, row, session, tables)
         return Listing(found)
 
@@ -361,7 +355,7 @@ class Distributor(Caller):
             at = Location.of(row.subscriber)
             with (
                 plain_errors("a subscriber was repaired"),
-                lease(at, purpose=purpose, wait_s=max(LOCK_WAIT_S, self.lock_wait_s)),
+                ends_held(store.root, at, purpose, max(LOCK_WAIT_S, self.lock_wait_s)),
             ):
                 # The row may have changed before we held the subscriber.
                 now = store.subscription(row.subscription_guid)
@@ -420,7 +414,7 @@ class Distributor(Caller):
             at = Location.of(row.subscriber)
             # Edits that were not sent would be overwritten.
             agents.read_queue(store, name, row, self._session, lock_wait_s=max(LOCK_WAIT_S, self.lock_wait_s))
-            with plain_errors("a subscription was reinitialized"), lease(at, purpose="reinit"):
+            with plain_errors("a subscription was reinitialized"), ends_held(store.root, at, "reinit"):
                 initialise(store, reader, row, name, replaces=True)
             done.append(row.subscriber)
         return tuple(done)
@@ -459,7 +453,7 @@ class Subscriber(Caller):
         """
         from mergerepl.delta.tables import read_version
 
-        subscriber = SubscriberStore(Location.of(roots.existing(os.fspath(self.path))))
+        subscriber = SubscriberStore(folder_of(self.path))
         positions = subscriber.positions()
         for position in positions:
             if publication not in (None, position.publication) or table not in position.table_versions:

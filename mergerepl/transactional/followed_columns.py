@@ -53,7 +53,7 @@ def following(table: TableState, before: Shape, after: Shape, left: Collection[s
 
     Raises: CannotFollowError, before any statement is carried out.
     """
-    alter = f"ALTER TABLE {table_text(str(table.path))}"
+    alter = f"ALTER TABLE {table_text(table.path.spark_uri)}"
     there = {each["name"].lower(): each for each in table.fields}
     is_mapped = table.properties.get(_MAPPING, "none").lower() != "none"
     types = dict(zip(after.columns, after.types, strict=True))
@@ -138,10 +138,14 @@ def follow(
         if not values.isEmpty():
             raise CannotFollowError(
                 f"column {name} was dropped and added again, and the table has its former values",
-                f"UPDATE {table_text(str(path))} SET {quote(name)} = NULL",
+                f"UPDATE {table_text(path.spark_uri)} SET {quote(name)} = NULL",
             )
     if not plan.statements:
         return
+    if not path.is_local:
+        # An ALTER of an agent that was displaced could come later, and no fence stops it.
+        why = "it is in a bucket, where an agent does not change columns"
+        raise CannotFollowError(why, "; ".join(plan.statements))
     session = session_with_mark(spark(), mark)
     if plan.added:
         state_features(lambda: session, table, list(plan.added))

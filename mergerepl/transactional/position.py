@@ -4,12 +4,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mergerepl.delta.batch_end import REPLACED, LeftAt, Since, changes_since, left_at
+from mergerepl.delta.contract.problems import OF_STORES, TableContract
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import Commit, commits, head_version, is_delta_table
+from mergerepl.delta.tables import Commit, TableState, commits, head_version, is_delta_table, open_table
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.replica.fence import fence_table
 from mergerepl.store.location import Location
-from mergerepl.store.redo import RedoLog
-from mergerepl.store.storage import files_in, is_folder, same_place
+from mergerepl.store.redo import BatchRedoLog, RedoLog
+from mergerepl.store.register import ROOT_LOCK, register_of, state_of
+from mergerepl.store.rehearsal import is_rehearsal
+from mergerepl.store.storage import files_in, is_folder, is_local, same_place
 from mergerepl.systables.transactional import (
     FOLDER,
     INACTIVE,
@@ -21,7 +25,13 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.catalog import DistributionStore
-from mergerepl.transactional.refusals import EXPIRED, RESTORED, TransactionalError, to_run
+from mergerepl.transactional.refusals import (
+    EXPIRED,
+    RESTORED,
+    TransactionalError,
+    TransactionalUsageError,
+    to_run,
+)
 
 MOST_OF_A_BATCH = 10_000
 """Transactions of a batch at most."""
@@ -33,6 +43,16 @@ DISTRIBUTE, REPAIR = "distribute", "repair"
 def app_id(guid: str) -> str:
     """Return the Delta transaction application of a subscription: its GUID never comes again."""
     return f"mergerepl-dist-{guid}"
+
+
+def repair_app_id(guid: str) -> str:
+    """Return the application that counts the repairs of a subscription's tables."""
+    return f"{app_id(guid)}-repair"
+
+
+def app_ids(guid: str) -> list[str]:
+    """Return all applications under which a subscription writes the tables of its articles."""
+    return [app_id(guid), repair_app_id(guid)]
 
 
 def batch_step(number: int, place: str | None = None) -> str:
@@ -139,6 +159,46 @@ def refuse_copy(distributor: DistributionStore, row: SubscriptionRow, position: 
         )
 
 
+def begin_writing(distributor: DistributionStore, row: SubscriptionRow) -> None:
+    """State at a subscriber in a store, which is held, what tables a subscription writes, and fence those that are there.
+
+    A later holder of the root finds them without the publisher, which may be out of reach.
+
+    Raises: as `fence_article`.
+    """
+    subscriber = distributor.subscriber(row)
+    if is_local(subscriber.root) or is_rehearsal():
+        return
+    ids = app_ids(row.subscription_guid)
+    tables = [subscriber.table(row, each) for each in distributor.articles(row.publication_id)]
+    names = tuple(table.relative_to(subscriber.root) for table in tables)
+    if register_of(subscriber.root).state_writers(dict.fromkeys(ids, names)):
+        for table in tables:
+            if is_delta_table(table):
+                fence_article(table, row.subscription_guid)
+
+
+def fence_article(table: Location, guid: str) -> None:
+    """Fence a table that a subscription is about to write, if it is in a store.
+
+    Raises: as `fence_table`; TransactionalUsageError if a fence could not be committed later, or would be forgotten.
+    """
+    if not is_local(table):
+        require_fenceable(open_table(table))
+        fence_table(table, app_ids(guid))
+
+
+def require_fenceable(table: TableState) -> None:
+    """Check that a table in a store can get a fence whenever an agent takes over.
+
+    Raises: TransactionalUsageError.
+    """
+    if (problem := TableContract(table).explain(OF_STORES)) is not None:
+        why, remedy = problem
+        text = f"{why[0].upper()}{why[1:]}. Nothing was applied. {remedy}"
+        raise TransactionalUsageError(text, table=str(table.path))
+
+
 def delivered_through(distributor: DistributionStore, row: SubscriptionRow) -> bytes:
     """Return the last transaction that a subscriber has: from the subscriber itself, else from the distributor."""
     found = stored_position(distributor, row)
@@ -231,11 +291,22 @@ class BatchPlan:
 
 def redo_log(subscriber: Location, guid: str) -> RedoLog[BatchPlan]:
     """Return the redo log of a subscription, at its subscriber."""
-    return RedoLog(subscriber / FOLDER, BatchPlan, "distribute", f"plan-{guid}", "The batch")
+    if is_local(subscriber):
+        return RedoLog(subscriber / FOLDER, BatchPlan, "distribute", f"plan-{guid}", "The batch")
+    return BatchRedoLog(
+        subscriber / FOLDER / f"batches-{guid}",
+        BatchPlan,
+        "distribute",
+        what="The batch",
+        lock=subscriber / ROOT_LOCK,
+        subscription=guid,
+    )
 
 
 def is_unfinished(root: Location) -> bool:
     """True if a batch to a subscriber at this root has to be carried out: its commits are not all there."""
+    if not is_local(root):
+        return bool(state_of(root).batches)
     return any(each.name.startswith("plan-") for each in files_in(root / FOLDER, ".json"))
 
 

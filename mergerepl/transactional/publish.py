@@ -14,6 +14,7 @@ from mergerepl.config.stated import check_stated
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import retention_properties, set_properties
+from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import head_version, open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import LogReader, make_log_reader, refuse_copy, refuse_other_key
@@ -26,7 +27,8 @@ from mergerepl.publish.steps import Step, carry_out, check_steps
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-from mergerepl.store.storage import is_folder, make_folder, remove_table
+from mergerepl.store.register import register_of
+from mergerepl.store.storage import is_folder, is_local, make_folder, remove_table
 from mergerepl.systables.transactional import (
     ARTICLES,
     PUBLICATIONS,
@@ -41,11 +43,18 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.systables.transactional import CONSUMER as NAME
 from mergerepl.transactional.agents import forget_stop, held
-from mergerepl.transactional.article_procedures import Shape, called_procedures
-from mergerepl.transactional.catalog import DistributionStore
+from mergerepl.transactional.article_procedures import Shape, at_subscriber, called_procedures
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.consumer import as_stated
-from mergerepl.transactional.position import other_publisher, stored_position
-from mergerepl.transactional.refusals import TransactionalUsageError, skipped_numbers
+from mergerepl.transactional.position import app_ids, other_publisher, redo_log, stored_position
+from mergerepl.transactional.procedures import custom_operations
+from mergerepl.transactional.refusals import (
+    NO_PROCEDURES,
+    OWN_PROCEDURES,
+    TransactionalUsageError,
+    refuse_in_store,
+    skipped_numbers,
+)
 from mergerepl.transactional.snapshot import FILES_KEPT, check_equal, initialise
 from mergerepl.transactional.stated_articles import (
     CheckedArticle,
@@ -109,6 +118,7 @@ def apply_publication(
     run = ApplyRun(publication, distributor, LogReader(root, spark, 60.0), shown)
     with plain_errors("a publication was applied"), ExitStack() as stack:
         check_stated(publication)
+        _check_places(publication, with_proof=not dry_run)
         if not dry_run:
             stack.enter_context(lease(root, purpose="apply"))
         stored = _read_stored(distributor, publication.name)
@@ -124,6 +134,25 @@ def apply_publication(
     return ApplyResult(
         publication.name, tuple(step.plan for step in steps), dry_run, round(time.monotonic() - started, 3)
     )
+
+
+def _check_places(publication: Publication, *, with_proof: bool) -> None:
+    """Check that the ends can be where they are; the proof of a store leaves objects there.
+
+    Raises: TransactionalUsageError; StoreError: Spark does not work there, or the store loses commits.
+    """
+    root = Location.of(publication.publisher)
+    for each in publication.subscriptions:
+        subscriber = Location.of(each.subscriber)
+        if each.updatable == "queued":
+            for end in (root, subscriber):
+                refuse_in_store(
+                    end, "`updatable: queued` with an end", "Leave it out, or use merge replication."
+                )
+    for end in (root, *(Location.of(each.subscriber) for each in publication.subscriptions)):
+        end.require_spark()
+        if with_proof:
+            require_proof(end)
 
 
 def _read_stored(distributor: DistributionStore, name: str) -> Stored:
@@ -251,6 +280,8 @@ def _check_procedures(stated: Subscription, articles: Sequence[CheckedArticle]) 
             f"changed. Name one of: {', '.join(known) or 'none'}.",
             subscriber=stated.subscriber,
         )
+    if any(custom_operations(at_subscriber(row, stated.procedures)) for row in rows):
+        refuse_in_store(Location.of(stated.subscriber), OWN_PROCEDURES, NO_PROCEDURES)
 
 
 def _publication_row(stated: Publication, publications: Sequence[PublicationRow]) -> PublicationRow:
@@ -322,17 +353,20 @@ def _publish(new: Sequence[CheckedArticle], run: ApplyRun) -> None:
             row = _save_publication(run)
         failpoint("transactional.after_publication")
         first = max((each.article_id for each in distributor.shapes()), default=0) + 1
+        is_stored = not is_local(distributor.root)
 
         def rows(plan: Any, sources: Sequence[Any], numbers: range) -> dict[str, Any]:
-            del numbers
+            # In a store no number is given twice: what a displaced agent removes late is never a later article's table.
+            ids = numbers if is_stored else range(first, first + len(new))
             stated = [
-                each.row(row.publication_id, first + i, source.source_object_id, bytes(plan.lsn(entry)))
-                for i, (each, source, entry) in enumerate(zip(new, sources, plan.entries, strict=True))
+                each.row(row.publication_id, number, source.source_object_id, bytes(plan.lsn(entry)))
+                for number, each, source, entry in zip(ids, new, sources, plan.entries, strict=True)
             ]
             return {"begin": [as_stated(one) for one in stated]}
 
         places = [(each.stated.table, *each.stated.table.rpartition("/")) for each in new]
-        begin(reader, NAME, [Begin(path, schema or "dbo", name) for path, schema, _, name in places], rows)
+        begins = [Begin(path, schema or "dbo", name) for path, schema, _, name in places]
+        begin(reader, NAME, begins, rows, object_ids=len(new) if is_stored else 0)
 
 
 def _set_properties(article: CheckedArticle, database_id: str, run: ApplyRun) -> None:
@@ -402,11 +436,19 @@ def _unsubscribe(row: SubscriptionRow, run: ApplyRun) -> None:
         with lease(Location.of(row.subscriber), purpose="apply"):
             # A copy of a publisher's folder lists its subscriptions, too.
             if other_publisher(run.distributor, stored_position(run.distributor, row)) is None:
-                run.distributor.subscriber(row).remove(row.subscription_guid)
+                _leave(run.distributor.subscriber(row), row.subscription_guid)
     # Its number may be given to another agent.
     forget_stop(run.distributor, row)
     with run.distributor.writing():
         run.distributor.control.remove_where(SUBSCRIPTIONS, subscription_guid=row.subscription_guid)
+
+
+def _leave(subscriber: SubscriberStore, guid: str) -> None:
+    """Forget a subscription at its subscriber, which the caller holds."""
+    subscriber.remove(guid)
+    if not is_local(subscriber.root):
+        redo_log(subscriber.root, guid).finish()
+        register_of(subscriber.root).state_writers(dict.fromkeys(app_ids(guid), ()))
 
 
 def _change(stated: Subscription, row: SubscriptionRow, run: ApplyRun) -> None:

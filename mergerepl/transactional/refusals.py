@@ -36,6 +36,10 @@ SKIPPABLE = (NOT_FOUND, DUPLICATE, 2601)
 RESTORED = ": a part was removed, or restored from an older copy"
 """The end of a reason why a subscription cannot go on: its positions do not fit together."""
 
+OWN_PROCEDURES = "A procedure of your own for a subscriber"
+NO_PROCEDURES = "Use the generated procedures, or put the subscriber in a folder."
+"""What `refuse_in_store` says of procedures: no fence knows the tables that they write."""
+
 _NOTHING = "Nothing was changed."
 
 
@@ -68,6 +72,8 @@ class TransactionalError(MergeReplError):
     """A command cannot be applied, or a table cannot be published. `number` is SQL Server's error number, `command` the
     command at which an agent stopped, or None.
     """
+
+    is_of_check = True
 
     def __init__(self, number: int, message: str, *, command: StoppedAt | None = None, **facts: Any) -> None:
         super().__init__(message, number=number, **facts)
@@ -137,6 +143,15 @@ class TransactionalUsageError(ConfigurationError):
     def later(cls, what: str, remedy: str) -> Self:
         """A capability that this version lacks."""
         return cls(f"{what} is not supported by this version. {_NOTHING} {remedy}")
+
+
+def refuse_in_store(root: Location, what: str, remedy: str) -> None:
+    """Check that an end is a folder, for what is not built for buckets.
+
+    Raises: TransactionalUsageError.
+    """
+    if not root.is_local:
+        raise TransactionalUsageError.later(f"{what} in a bucket ('{root}')", remedy)
 
 
 class LogReaderBusyError(LeaseError):

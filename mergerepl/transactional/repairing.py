@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.store_proof import prove_callers
 from mergerepl.delta.tables import (
     Transaction,
     create_table,
@@ -22,6 +23,7 @@ from mergerepl.delta.tables import (
     lost_commits,
     marked_session,
     merge_into,
+    next_transaction,
     read_back,
     retry_conflicts,
 )
@@ -40,7 +42,7 @@ from mergerepl.transactional.agents import forget_stop, stop_of
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.distribution import Agent
-from mergerepl.transactional.position import REPAIR, position_of
+from mergerepl.transactional.position import REPAIR, begin_writing, fence_article, position_of, repair_app_id
 from mergerepl.transactional.refusals import CHECK_BROKEN, DUPLICATE, EXPIRED, NOT_FOUND, TransactionalError
 from mergerepl.transactional.row_rules import refusing_rule
 from mergerepl.transactional.snapshot import rows_at, subscriber_table
@@ -86,6 +88,9 @@ def repair_one(
     Raises: As `Distributor.repair`.
     """
     position = position_of(distributor, row, has_to_go_on=False)
+    if not is_dry:
+        prove_callers(spark, distributor.root, Location.of(row.subscriber))
+        begin_writing(distributor, row)
     wanted = _chosen_articles(chosen, expected_of(distributor, row, position))
     missing = [each for each in wanted if makes_missing and not is_delta_table(each.table)]
     for each in wanted:
@@ -100,6 +105,7 @@ def repair_one(
     for each in missing if not is_dry else ():
         new = subscriber_table(each.source, each.version, each.article)
         create_table(each.table, new, CommitMark(row.subscription_guid, f"{REPAIR}:{uuid.uuid4()}"))
+        fence_article(each.table, row.subscription_guid)
         failpoint("repair.after_create")
     if not is_dry:
         position = _finished(distributor, publication, row, position, spark)
@@ -167,7 +173,8 @@ def _write(
             if found.count and not is_dry:
                 step = f"{REPAIR}:{uuid.uuid4()}"
                 # Every repair is its own transaction: it determines the rows to write again.
-                transaction = Transaction(f"mergerepl-{step}", 0, CommitMark(row.subscription_guid, step))
+                mark = CommitMark(row.subscription_guid, step)
+                transaction = next_transaction(expected.table, repair_app_id(row.subscription_guid), mark)
                 with _rules_named(row, expected):
                     _merge(spark, _operations(rows, expected), expected, transaction)
                 read_back(expected.table, transaction, from_version_exclusive=head)

@@ -13,6 +13,7 @@ from mergerepl.delta.batch_end import LeftAt, left_at
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import retention_properties, set_properties
+from mergerepl.delta.store_proof import prove_callers
 from mergerepl.delta.tables import (
     NewTable,
     Transaction,
@@ -34,6 +35,7 @@ from mergerepl.logreader.sources import begun
 from mergerepl.publish.snapshot import by_partition, replica_table
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_local
 from mergerepl.systables.logreader import LogReaderRow
 from mergerepl.systables.transactional import (
     ACTIVE,
@@ -49,6 +51,8 @@ from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.position import (
     DISTRIBUTE,
     app_id,
+    begin_writing,
+    fence_article,
     redo_log,
     refuse_copy,
     stored_position,
@@ -61,9 +65,15 @@ FILES_KEPT = timedelta(days=7)
 """How long removed files of tables whose log is read are kept at least."""
 
 
+def _first_number(root: Location) -> int:
+    """Return the lowest number of a snapshot or a batch."""
+    return 0 if is_local(root) else 1
+
+
 def is_ours(table: Location, guid: str) -> bool:
     """True if a snapshot of this subscription that died left the table."""
-    if transaction_version(table, app_id(guid)) >= 0:
+    # In a store a fence has the number 0 for an application that has not written yet.
+    if transaction_version(table, app_id(guid)) >= _first_number(table):
         return True
     try:
         mark = read_commit(table, 0).mark
@@ -99,7 +109,9 @@ def initialise(
     articles = distributor.articles(row.publication_id)
     subscriber = distributor.subscriber(row)
     spark = reader.spark()
+    prove_callers(spark, distributor.root, subscriber.root)
     is_copied = replaces or row.sync_type != SYNC_NONE
+    begin_writing(distributor, row)
     left = {}
     if not is_copied:
         for article in articles:
@@ -121,6 +133,10 @@ def initialise(
             source, version = distributor.root / article.source_object, versions[article.source_object_id]
             transaction = Transaction(app_id(row.subscription_guid), number, mark)
             table = subscriber.table(row, article)
+            if not is_delta_table(table):
+                create_table(table, subscriber_table(source, version, article), mark)
+            # An agent that was displaced may have made it a moment ago.
+            fence_article(table, row.subscription_guid)
             # A table that the user made may have other columns, too, and other partitions.
             is_users = row.sync_type == SYNC_NONE
             copied = _copy(spark, source, version, table, article, transaction, keeps_columns=is_users)
@@ -179,7 +195,7 @@ def _next_number(subscriber: SubscriberStore, row: SubscriptionRow, articles: Se
     tables = (subscriber.table(row, each) for each in articles)
     app = app_id(row.subscription_guid)
     done = [transaction_version(table, app) for table in tables if is_delta_table(table)]
-    return max([known.batch if known else -1, *done]) + 1
+    return max([known.batch if known else -1, *done, _first_number(subscriber.root) - 1]) + 1
 
 
 def rows_at(spark: SparkSession, source: Location, version: int, article: Shape) -> Any:
@@ -219,14 +235,10 @@ def _copy(
     *,
     keeps_columns: bool,
 ) -> int:
-    """Give a table the rows of an article in one commit, and return its version; a missing table is created."""
-    new = subscriber_table(source, version, article)
-    if not is_delta_table(table):
-        create_table(table, new, transaction.mark)
-    rows = by_partition(rows_at(spark, source, version, article), new.partition_columns)
-    return overwrite(
-        rows, table, transaction, partition_columns=new.partition_columns, keeps_columns=keeps_columns
-    )
+    """Give a table the rows of an article in one commit, and return its version."""
+    partitions = subscriber_table(source, version, article).partition_columns
+    rows = by_partition(rows_at(spark, source, version, article), partitions)
+    return overwrite(rows, table, transaction, partition_columns=partitions, keeps_columns=keeps_columns)
 
 
 def check_equal(

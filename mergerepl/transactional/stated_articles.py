@@ -16,6 +16,7 @@ from mergerepl.store.location import Location
 from mergerepl.systables.transactional import SubscriptionRow
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import KEYS, Method
+from mergerepl.transactional.position import require_fenceable
 from mergerepl.transactional.refusals import NO_KEY, TransactionalError, TransactionalUsageError
 from mergerepl.transactional.row_rules import COMPUTED, misfits
 from mergerepl.transactional.snapshot import is_ours
@@ -65,6 +66,7 @@ def checked_article(root: Location, stated: Article) -> CheckedArticle:
     if not is_delta_table(folder):
         raise _unfit(stated, f"'{folder}' is no Delta table", "Check `table`.")
     state = open_table(folder)
+    require_fenceable(state)
     types = {each["name"]: ddl_of(each["type"]) for each in state.fields}
     for name in (*stated.key, *(stated.columns or ()), *stated.text_columns):
         if name not in types:

@@ -26,6 +26,13 @@ class _Control:
     def count(self) -> int:
         return len(self.proxy.requests)
 
+    def sent(self, begun: int) -> list[tuple[str, str]]:
+        """Return kind and key of the requests after the first `begun`."""
+        return [
+            (each.kind, each.key if each.kind != "LIST" else each.query)
+            for each in self.proxy.requests[begun:]
+        ]
+
     def die(self, number: int, is_stored: bool) -> None:
         """Let no request from the n-th on reach the store; `is_stored`: from the one after it on."""
         begun, self.met = len(self.proxy.requests), 0
@@ -72,28 +79,12 @@ def _serve(channel: Any) -> None:
         channel.send(getattr(control, name)(*terms))
 
 
-class Served:
-    """A store with the proxy before it."""
-
-    def __init__(self) -> None:
-        self._channel, other = FORKED.Pipe()
-        self._process = FORKED.Process(target=_serve, args=(other,), daemon=True)
-        self._process.start()
-        self.url: str = self._channel.recv()
+class BrokenStore:
+    """A store whose requests are broken on purpose."""
 
     def ask(self, name: str, *terms: Any) -> Any:
         """Let the proxy do what a method of `_Control` says."""
-        self._channel.send((name, *terms))
-        return self._channel.recv()
-
-    def new_bucket(self) -> str:
-        name = f"lake-{uuid.uuid4().hex[:12]}"
-        with urlopen(Sent(f"{self.url}/{name}", method="PUT"), timeout=30):
-            return name
-
-    def close(self) -> None:
-        self._channel.send(None)
-        self._process.join(30)
+        raise NotImplementedError
 
     def died(self, work: Callable[[], object], number: int, *, is_stored: bool) -> bool:
         """Do work of which no request from the n-th on reaches the store; False if it sent fewer."""
@@ -113,3 +104,36 @@ class Served:
         draw = random.Random(os.environ.get("MERGEREPL_TEST_SEED", "0"))
         for _ in range(drawn):
             yield draw.randrange(1, count), draw.random() < 0.5
+
+
+class ServedHere(BrokenStore):
+    """The store behind a proxy of this process."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._control = _Control(proxy)
+
+    def ask(self, name: str, *terms: Any) -> Any:
+        return getattr(self._control, name)(*terms)
+
+
+class Served(BrokenStore):
+    """A store in another process, with the proxy before it."""
+
+    def __init__(self) -> None:
+        self._channel, other = FORKED.Pipe()
+        self._process = FORKED.Process(target=_serve, args=(other,), daemon=True)
+        self._process.start()
+        self.url: str = self._channel.recv()
+
+    def ask(self, name: str, *terms: Any) -> Any:
+        self._channel.send((name, *terms))
+        return self._channel.recv()
+
+    def new_bucket(self) -> str:
+        name = f"lake-{uuid.uuid4().hex[:12]}"
+        with urlopen(Sent(f"{self.url}/{name}", method="PUT"), timeout=30):
+            return name
+
+    def close(self) -> None:
+        self._channel.send(None)
+        self._process.join(30)

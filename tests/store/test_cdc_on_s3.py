@@ -1,11 +1,8 @@
 """Change Data Capture in a bucket (decision 0161): a capture that dies at a request is made up for by the next one."""
 
-import os
-import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
@@ -27,54 +24,17 @@ from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import state_of
 from mergerepl.store.storage import files_in, folders_in, storage
-from tests.store.proxy import LOST, Fault, Proxy, Request
-
-REFUSED = Fault(answer=403)
-"""The answer to each request of a process that is dead for the store. Nobody repeats a request that is refused."""
+from tests.store.proxy import Proxy
+from tests.store.served import ServedHere
 
 DRAWN = 10
-
-
-def died(proxy: Proxy, work: Callable[[], object], number: int, *, is_stored: bool) -> bool:
-    """Do work of which no request from the n-th on reaches the store; `is_stored`: from the one after it on.
-
-    Returns False if it sent fewer.
-    """
-    begun = len(proxy.requests)
-    met = 0
-
-    def rule(request: Request) -> Fault | None:
-        nonlocal met
-        if request.number - begun < number:
-            return None
-        met += 1
-        return LOST if is_stored and met == 1 else REFUSED
-
-    proxy.rule = rule
-    try:
-        work()
-    except Exception:
-        assert met
-    finally:
-        proxy.rule = None
-    return bool(met)
-
-
-def drawn_points(proxy: Proxy, work: Callable[[], object], drawn: int) -> Iterator[tuple[int, bool]]:
-    """Do work once, and yield drawn requests of it, and whether the store carries them out."""
-    begun = len(proxy.requests)
-    work()
-    count = len(proxy.requests) - begun
-    draw = random.Random(os.environ.get("MERGEREPL_TEST_SEED", "0"))
-    for _ in range(drawn):
-        yield draw.randrange(1, count), draw.random() < 0.5
 
 
 class Captured:
     """A table in a bucket whose changes are captured. `change` makes a commit and returns what it adds to `seen`."""
 
     def __init__(self, root: Location, proxy: Proxy) -> None:
-        self.root, self.proxy, self.number = root, proxy, 0
+        self.root, self.store, self.number = root, ServedHere(proxy), 0
         self.options = storage_options(root)
         rows = pa.table({"id": pa.array([0], pa.int64()), "note": ["n0"]})
         # delta-rs sets properties without letting this process' other threads, such as the proxy's, work.
@@ -194,11 +154,11 @@ def test_a_capture_that_dies_at_a_request_is_made_up_for(captured: Captured, dra
     for _ in range(2 * drawn + 2):
         captured.add_column()
     captured.capture()
-    points = drawn_points(captured.proxy, captured.capture, drawn)
+    points = captured.store.drawn_points(captured.capture, drawn)
     deaths, before = 0, captured.statements()[:0]
     for number, is_stored in points:
         before = before or captured.statements()
-        deaths += died(captured.proxy, captured.capture, number, is_stored=is_stored)
+        deaths += captured.store.died(captured.capture, number, is_stored=is_stored)
         captured.capture()
         after, lsns = captured.statements(), captured.lsns()
         where = f"died at request {number}, stored: {is_stored}"
@@ -250,9 +210,11 @@ def test_what_a_database_in_a_bucket_does_not_do(captured: Captured) -> None:
 def test_an_enabling_that_dies_at_a_request_is_made_up_for(captured: Captured, proxy: Proxy) -> None:
     places = (captured.root.with_name(f"hq{n}") for n in count())
     deaths = 0
-    for number, is_stored in drawn_points(proxy, lambda: Captured(next(places), proxy).enable(), DRAWN):
+    for number, is_stored in captured.store.drawn_points(
+        lambda: Captured(next(places), proxy).enable(), DRAWN
+    ):
         here = Captured(next(places), proxy)
-        deaths += died(proxy, here.enable, number, is_stored=is_stored)
+        deaths += captured.store.died(here.enable, number, is_stored=is_stored)
         # It may finish the one that died, and is refused then.
         with suppress(CdcUsageError):
             here.enable()
@@ -277,8 +239,8 @@ def test_a_capture_of_rows_that_dies_at_a_request_is_made_up_for(
         captured.update()
     captured.capture()
     deaths, seen = 0, 1
-    for number, is_stored in drawn_points(captured.proxy, captured.capture, DRAWN):
-        deaths += died(captured.proxy, captured.capture, number, is_stored=is_stored)
+    for number, is_stored in captured.store.drawn_points(captured.capture, DRAWN):
+        deaths += captured.store.died(captured.capture, number, is_stored=is_stored)
         captured.capture()
         after = captured.seen()
         where = f"died at request {number}, stored: {is_stored}"

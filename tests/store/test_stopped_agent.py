@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import state_of
 from mergerepl.store.storage import files_in, storage
+from tests.store.processes import Agent
 from tests.store.proxy import Fault, Proxy, Request
 
 LEASE_S = "2"
@@ -36,25 +35,6 @@ def heads(*roots: Location) -> dict[str, int]:
     tables = [table for root in roots for table in (root / "orders", *files_in(root / "_mergerepl"))]
     logs = {str(table): storage(table).list_from(table / "_delta_log") for table in tables}
     return {table: sum(name.endswith(".json") for name in names) for table, names in logs.items() if names}
-
-
-class Agent:
-    """A process that runs one command."""
-
-    def __init__(self, folder: Path, *words: str) -> None:
-        command = [sys.executable, "-m", "mergerepl", *words]
-        self.process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def stop(self) -> None:
-        os.kill(self.process.pid, signal.SIGSTOP)
-
-    def end(self, code: int, *, printed: bool = False) -> str:
-        """Wait for its exit code; return the errors, or what it printed."""
-        shown, error = self.process.communicate(timeout=240)
-        assert self.process.returncode == code, f"{shown}\n{error}"
-        return shown if printed else error
 
 
 @pytest.fixture

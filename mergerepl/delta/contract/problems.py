@@ -280,6 +280,7 @@ OF_STORES: Texts = {
         f"Unset it with ALTER TABLE … UNSET TBLPROPERTIES ('{_TRANSACTION_RETENTION}').",
     ),
 }
+"""Problems that keep fences away from a table in a store."""
 OF_REPLICAS: Texts = {**_OF_SESSIONS, Code.HEEDED_FEATURE: _UNKNOWN_FEATURE, **OF_STORES, **_APPEND_ONLY}
 """Problems that bar a table from a merge publication, at any replica."""
 
