@@ -147,19 +147,9 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.spark
-def test_drawn_transactions_in_process_are_those_of_spark(
-    spark: SparkSession, replica_dir: Path, engines: list[str]
-) -> None:
-    shop = Shop(replica_dir, 3)
-    for _ in range(2):
-        shop.both(engines)
-    shop.check()
-
-
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_many_drawn_transactions_in_process_are_those_of_spark(
+def test_drawn_transactions_in_process_are_those_of_spark(
     spark: SparkSession, replica_dir: Path, engines: list[str]
 ) -> None:
     for seed in range(12):
