@@ -207,6 +207,8 @@ class Agent(Ends):
         try:
             if any(each.applied is not None for each in sent.values()):
                 raise NeedsSparkError("procedures are called")
+            if not self.distributor.root.is_local:
+                raise NeedsSparkError("the commands are in a bucket")
             require_few_commands(counts, shapes, tables)
             with choice.rules():
                 return judge()
