@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.engine_choice import NO_SESSION, EngineChoice, NeedsSparkError
+from mergerepl.delta.store_proof import prove_callers
 from mergerepl.delta.tables import is_delta_table, open_table, tables_kept_open
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
@@ -68,6 +69,7 @@ class LogReader:
     """Whether an embedded session is configured for an agent: it starts slower and works faster."""
 
     _known: dict[str, Consumer] = field(default_factory=dict)
+    _is_proved: bool = False
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
@@ -86,16 +88,20 @@ class LogReader:
     def spark(self) -> SparkSession:
         """Return the Spark session; None in process, where nothing uses one.
 
-        Raises: EngineError if it cannot be started or used.
+        Raises: EngineError if it cannot be started or used; StoreError if it works in another store than this process.
         """
         if is_in_process():
             return NO_SESSION
         from mergerepl.spark import session as engine
 
         if self.given is not None:
-            return engine.usable(self.given)
-        session = engine.session(long_running=self.is_long_running)
-        record_jvm(self.root, engine.jvm_pid(), file=LOG_READER_LOCK)
+            session = engine.usable(self.given)
+        else:
+            session = engine.session(long_running=self.is_long_running)
+            record_jvm(self.root, engine.jvm_pid(), file=LOG_READER_LOCK)
+        if not self._is_proved:
+            prove_callers(session, self.root)
+            self._is_proved = True
         return session
 
     @contextmanager

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.delta.store_proof import PROOF, prove, prove_spark
 from mergerepl.errors import EngineError, StoreError
+from mergerepl.logreader.log_reader import LogReader
 from mergerepl.spark import session as engine
 from mergerepl.spark import stores
 from mergerepl.store.location import Location
@@ -191,7 +192,7 @@ def test_a_users_session_that_would_overwrite_commits_is_refused(
 
 
 def test_a_session_must_see_the_store_that_was_proved(
-    spark: SparkSession, table: Location, proxy: Proxy
+    spark: SparkSession, table: Location, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = table.parent
     prove(root)
@@ -211,6 +212,15 @@ def test_a_session_must_see_the_store_that_was_proved(
     ):
         # This process looks with GET.
         prove_spark(spark, root)
+    # A log reader in a caller's session would pause tables that it does not find in the other store.
+    monkeypatch.setattr(engine, "_embedded", None)
+    with (
+        proxy.breaking(
+            absent, lambda request: request.key.endswith(PROOF) and request.method == "HEAD", times=9
+        ),
+        pytest.raises(StoreError, match="reads another store"),
+    ):
+        LogReader(root, spark).spark()
     assert list(storage(root).files_below(root)) == [root / PROOF]
 
 
