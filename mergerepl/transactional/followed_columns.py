@@ -101,6 +101,9 @@ def following(table: TableState, before: Shape, after: Shape, left: Collection[s
         is_wider = "<" not in wanted and fits(has, json_of(wanted))
         if not is_wider or not old:
             raise CannotFollowError(f"column {name} is another type there than {types[name].upper()}")
+        if not table.widens_types and not table.path.is_local:
+            # With this feature no fence can be committed to it.
+            raise CannotFollowError(f"column {name} is {types[name].upper()} now, and it is in a bucket")
         if not table.widens_types:
             remedy = f"{alter} SET TBLPROPERTIES ('{WIDENING_PROPERTY}' = 'true')"
             raise CannotFollowError(f"column {name} is {types[name].upper()} now", remedy)

@@ -1,6 +1,7 @@
 """Changed columns of a transactional article: the statements for a subscriber, or why its table cannot follow. No Spark."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,8 @@ def test_a_table_gets_what_it_lacks(
         ([DROP, ADD], table("id note qty"), "dropped and added again", "columnMapping"),
         ([DROP], table("id note qty", MAPPED, ("note",)), "partitioned by column note", ""),
         ([WIDER], table("id note qty"), "qty is BIGINT now", "enableTypeWidening"),
+        # A table in a bucket could get no fence with that property.
+        ([WIDER], replace(table("id note qty"), path=Location.of("s3://b/t")), "BIGINT now, and it is in a bucket", ""),
         ([ColumnChange(1, "type", "note", "note", "string", "int")], table("id note qty", WIDENING), "another type", ""),
         ([NEW], table("id note qty day:string", WIDENING), "another type", ""),
         ([NEW], table("id note qty day:computed"), "computed", ""),
