@@ -96,7 +96,7 @@ def run_agent(
             return nothing
         from mergerepl.transactional.distribution import Agent
 
-        recorded = _recorded(spark, distributor.root, root)
+        recorded = proved_spark(spark, distributor.root, root)
         with ends_held(distributor.root, root, "transactional distribute", lock_wait_s):
             # Another process may have restarted or removed the subscription before we held its subscriber.
             now = distributor.subscription(guid)
@@ -143,7 +143,9 @@ def read_queue(
             now = distributor.subscription(guid)
             if now is None:
                 return nothing
-            return QueueReader(distributor, now, _recorded(spark, distributor.root, root), publication).run()
+            return QueueReader(
+                distributor, now, proved_spark(spark, distributor.root, root), publication
+            ).run()
 
 
 @contextmanager
@@ -196,7 +198,7 @@ def _require_there(publication: str, root: Location) -> None:
         )
 
 
-def _recorded(spark: Callable[[], SparkSession], *roots: Location) -> Callable[[], SparkSession]:
+def proved_spark(spark: Callable[[], SparkSession], *roots: Location) -> Callable[[], SparkSession]:
     """Return a function that returns the session, proved to stores once, and records its JVM with the holder of folders."""
     proved: list[SparkSession] = []
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from mergerepl.delta.sql_text import timestamp_literal
 from mergerepl.delta.tables import count_rows, delete_rows, is_delta_table, remove_unused
-from mergerepl.errors import LeaseError
+from mergerepl.errors import LeaseError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import LogReader, refuse_copy
 from mergerepl.logreader.positions import read_state
@@ -114,8 +114,8 @@ def _remove_unused(subscriber: SubscriberStore, distributor: DistributionStore) 
             for row in distributor.subscriptions():
                 if Location.of(row.subscriber) == subscriber.root:
                     redo_log(subscriber.root, row.subscription_guid).remove_left()
-    except LeaseError as error:
-        # The next cleanup finds it free.
+    except (LeaseError, StoreError) as error:
+        # The next cleanup finds it free, and in reach.
         log.info("%s", error)
 
 

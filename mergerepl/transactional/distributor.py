@@ -26,7 +26,7 @@ from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.transactional import agents, monitoring
 from mergerepl.transactional import monitoring as checks
-from mergerepl.transactional.agents import ends_held, read_log, resume_source, skip, spark_of
+from mergerepl.transactional.agents import ends_held, proved_spark, read_log, resume_source, skip, spark_of
 from mergerepl.transactional.catalog import (
     DistributionStore,
     Root,
@@ -306,9 +306,12 @@ class Distributor(Caller):
             at = store.subscriber(row)
             if at.position(row.subscription_guid) is None:
                 continue
-            session = self._session()
             with plain_errors("a subscription was validated"), ends_held(store.root, at.root, "validate"):
-                found += validate_one(store, name, row, session, tables)
+                # The row may have changed before we held the subscriber.
+                now = store.subscription(row.subscription_guid)
+                if now is not None and at.position(now.subscription_guid) is not None:
+                    session = proved_spark(self._session, store.root, at.root)()
+                    found += validate_one(store, name, now, session, tables)
         return Listing(found)
 
     def repair(
@@ -360,7 +363,7 @@ class Distributor(Caller):
                 # The row may have changed before we held the subscriber.
                 now = store.subscription(row.subscription_guid)
                 if now is not None:
-                    session = self._session()
+                    session = proved_spark(self._session, store.root, at)()
                     done += repair_one(
                         store, name, now, chosen, session, is_dry=is_dry, makes_missing=makes_missing
                     )
@@ -415,7 +418,11 @@ class Distributor(Caller):
             # Edits that were not sent would be overwritten.
             agents.read_queue(store, name, row, self._session, lock_wait_s=max(LOCK_WAIT_S, self.lock_wait_s))
             with plain_errors("a subscription was reinitialized"), ends_held(store.root, at, "reinit"):
-                initialise(store, reader, row, name, replaces=True)
+                # As in `_repaired`: rows of a subscription that ended would not be those of the one that followed.
+                now = store.subscription(row.subscription_guid)
+                if now is None:
+                    continue
+                initialise(store, reader, now, name, replaces=True)
             done.append(row.subscriber)
         return tuple(done)
 

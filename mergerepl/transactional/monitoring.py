@@ -17,7 +17,6 @@ from mergerepl.model.products import TRANSACTIONAL
 from mergerepl.model.results import ArticleCounts, PhaseCounts
 from mergerepl.model.tasks import Pending
 from mergerepl.store.location import Location
-from mergerepl.store.storage import is_folder
 from mergerepl.systables.logreader import LogReaderRow
 from mergerepl.systables.transactional import (
     ACTIVE,
@@ -37,7 +36,7 @@ from mergerepl.systables.transactional import (
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import DistributionStore, Root, required, subscriptions_of
-from mergerepl.transactional.position import delivered_through, since_last_batch, stored_position
+from mergerepl.transactional.position import delivered_through, in_reach, since_last_batch, stored_position
 from mergerepl.transactional.queued_edits import UnreadableQueueError, look, source_row, unsent_commits
 from mergerepl.transactional.refusals import to_run
 
@@ -86,7 +85,7 @@ def _queues(distributor: DistributionStore, row: SubscriptionRow) -> Iterator[_Q
     if row.update_mode != QUEUED or row.status == SUBSCRIBED:
         return
     subscriber, guid = distributor.subscriber(row), row.subscription_guid
-    is_there = is_folder(subscriber.root)
+    is_there = in_reach(subscriber.root)
     known = subscriber.queue(guid) if is_there else {}
     for article in distributor.articles(row.publication_id):
         queue = _Queue(article, subscriber.table(row, article))
@@ -153,8 +152,8 @@ def waiting_commands(distributor: DistributionStore, subscription: SubscriptionR
 
 def has_foreign_commits(distributor: DistributionStore, row: SubscriptionRow) -> bool:
     """True if other writers changed rows of a subscriber's tables since its last batch, or a table's log cannot be read."""
-    at = stored_position(distributor, row)
     try:
+        at = stored_position(distributor, row)
         found = since_last_batch(distributor, row, at).values() if at is not None else ()
     except StoreError:
         # `checks` names the fault.
@@ -316,7 +315,7 @@ def _delivery(
         retention_used=retention_used(since, publication, now),
         last_sync_date=last[0].time if last else None,
         last_sync_status=_outcome(last[0]) if last else "",
-        is_reachable=is_folder(Location.of(row.subscriber)),
+        is_reachable=in_reach(Location.of(row.subscriber)),
         is_known_to_be_equal=row.is_equal and not has_foreign_commits(distributor, row),
         stopped_since=stopped_since,
     )
@@ -387,7 +386,7 @@ def _of_subscription(
     if row.status == INACTIVE:
         yield CRITICAL, f"It is inactive: commands that it lacks were removed. Run {reinit}."
         return
-    is_there = is_folder(Location.of(row.subscriber))
+    is_there = in_reach(Location.of(row.subscriber))
     if not is_there:
         yield WARNING, "It is not there: is it mounted?"
     if row.status == SUBSCRIBED:

@@ -1,5 +1,6 @@
 """The position of a subscriber, the commands that wait for it, and the commits to its tables since. Without Spark."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -7,6 +8,7 @@ from mergerepl.delta.batch_end import REPLACED, LeftAt, Since, changes_since, le
 from mergerepl.delta.contract.problems import OF_STORES, TableContract
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Commit, TableState, commits, head_version, is_delta_table, open_table
+from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.replica.fence import fence_table
 from mergerepl.store.location import Location
@@ -32,6 +34,8 @@ from mergerepl.transactional.refusals import (
     TransactionalUsageError,
     to_run,
 )
+
+log = logging.getLogger(__name__)
 
 MOST_OF_A_BATCH = 10_000
 """Transactions of a batch at most."""
@@ -130,6 +134,18 @@ def stored_position(distributor: DistributionStore, row: SubscriptionRow) -> Pos
     return subscriber.position(row.subscription_guid) if is_folder(subscriber.root) else None
 
 
+def in_reach(subscriber: Location) -> bool:
+    """Return whether a subscriber's folder is there: not if its bucket is gone, closed to us or does not answer.
+
+    What concerns the publisher and its other subscribers goes on without it.
+    """
+    try:
+        return is_folder(subscriber)
+    except StoreError as error:
+        log.warning("%s is out of reach: %s", subscriber, error)
+        return False
+
+
 def other_publisher(distributor: DistributionStore, position: PositionRow | None) -> Location | None:
     """Return the publisher whose subscription a position is, if `distributor` only is a copy of its folder, else None.
 
@@ -201,7 +217,8 @@ def require_fenceable(table: TableState) -> None:
 
 def delivered_through(distributor: DistributionStore, row: SubscriptionRow) -> bytes:
     """Return the last transaction that a subscriber has: from the subscriber itself, else from the distributor."""
-    found = stored_position(distributor, row)
+    subscriber = distributor.subscriber(row)
+    found = subscriber.position(row.subscription_guid) if in_reach(subscriber.root) else None
     return found.transaction_timestamp if found else row.last_xact_seqno or bytes(10)
 
 

@@ -16,6 +16,7 @@ from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import retention_properties, set_properties
 from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import head_version, open_table
+from mergerepl.errors import StoreError, StoreUnavailableError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import LogReader, make_log_reader, refuse_copy, refuse_other_key
 from mergerepl.logreader.positions import has_log_reader, read_state
@@ -432,7 +433,7 @@ def _unpublish(run: ApplyRun) -> None:
 
 
 def _unsubscribe(row: SubscriptionRow, run: ApplyRun) -> None:
-    if is_folder(Location.of(row.subscriber)):
+    if _is_there(Location.of(row.subscriber)):
         with lease(Location.of(row.subscriber), purpose="apply"):
             # A copy of a publisher's folder lists its subscriptions, too.
             if other_publisher(run.distributor, stored_position(run.distributor, row)) is None:
@@ -443,11 +444,25 @@ def _unsubscribe(row: SubscriptionRow, run: ApplyRun) -> None:
         run.distributor.control.remove_where(SUBSCRIPTIONS, subscription_guid=row.subscription_guid)
 
 
+def _is_there(subscriber: Location) -> bool:
+    """Return whether a subscriber can be told that its subscription ends: not if its bucket is gone, or closed to us.
+
+    Raises: StoreUnavailableError: it may be told later.
+    """
+    try:
+        return is_folder(subscriber)
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        return False
+
+
 def _leave(subscriber: SubscriberStore, guid: str) -> None:
     """Forget a subscription at its subscriber, which the caller holds."""
     subscriber.remove(guid)
+    # A batch that a dead run began is not finished any more: readers of these tables' logs do not wait for it.
+    redo_log(subscriber.root, guid).finish()
     if not is_local(subscriber.root):
-        redo_log(subscriber.root, guid).finish()
         register_of(subscriber.root).state_writers(dict.fromkeys(app_ids(guid), ()))
 
 

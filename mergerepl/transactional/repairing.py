@@ -14,7 +14,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.store_proof import prove_callers
 from mergerepl.delta.tables import (
     Transaction,
     create_table,
@@ -89,7 +88,6 @@ def repair_one(
     """
     position = position_of(distributor, row, has_to_go_on=False)
     if not is_dry:
-        prove_callers(spark, distributor.root, Location.of(row.subscriber))
         begin_writing(distributor, row)
     wanted = _chosen_articles(chosen, expected_of(distributor, row, position))
     missing = [each for each in wanted if makes_missing and not is_delta_table(each.table)]
@@ -103,7 +101,7 @@ def repair_one(
                 article=name,
             )
     for each in missing if not is_dry else ():
-        new = subscriber_table(each.source, each.version, each.article)
+        new = subscriber_table(each.source, each.version, each.article, each.table)
         create_table(each.table, new, CommitMark(row.subscription_guid, f"{REPAIR}:{uuid.uuid4()}"))
         fence_article(each.table, row.subscription_guid)
         failpoint("repair.after_create")

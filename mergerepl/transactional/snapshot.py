@@ -11,9 +11,8 @@ from pyspark.sql import functions as F
 
 from mergerepl.delta.batch_end import LeftAt, left_at
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.metadata import CDF_PROPERTY
+from mergerepl.delta.metadata import CDF_PROPERTY, DEFAULT_EXPRESSION
 from mergerepl.delta.properties import retention_properties, set_properties
-from mergerepl.delta.store_proof import prove_callers
 from mergerepl.delta.tables import (
     NewTable,
     Transaction,
@@ -45,7 +44,7 @@ from mergerepl.systables.transactional import (
     PositionRow,
     SubscriptionRow,
 )
-from mergerepl.transactional.agents import held, read_log, works_again
+from mergerepl.transactional.agents import held, proved_spark, read_log, works_again
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.position import (
@@ -108,8 +107,7 @@ def initialise(
         versions = {number: source.position for number, source in state.sources.items()}
     articles = distributor.articles(row.publication_id)
     subscriber = distributor.subscriber(row)
-    spark = reader.spark()
-    prove_callers(spark, distributor.root, subscriber.root)
+    spark = proved_spark(reader.spark, distributor.root, subscriber.root)()
     is_copied = replaces or row.sync_type != SYNC_NONE
     begin_writing(distributor, row)
     left = {}
@@ -134,7 +132,7 @@ def initialise(
             transaction = Transaction(app_id(row.subscription_guid), number, mark)
             table = subscriber.table(row, article)
             if not is_delta_table(table):
-                create_table(table, subscriber_table(source, version, article), mark)
+                create_table(table, subscriber_table(source, version, article, table), mark)
             # An agent that was displaced may have made it a moment ago.
             fence_article(table, row.subscription_guid)
             # A table that the user made may have other columns, too, and other partitions.
@@ -208,7 +206,7 @@ def rows_at(spark: SparkSession, source: Location, version: int, article: Shape)
     return rows.select(*(F.col(quote(name)) for name in article.columns))
 
 
-def subscriber_table(source: Location, version: int, article: Shape) -> NewTable:
+def subscriber_table(source: Location, version: int, article: Shape, table: Location) -> NewTable:
     """Return the table to create at a subscriber for an article of a version of its source."""
     state = open_table(source, version)
     new = replica_table(
@@ -218,8 +216,10 @@ def subscriber_table(source: Location, version: int, article: Shape) -> NewTable
         clustering=(),
         is_computable=lambda expression: len(article.columns) == len(state.fields),
     )
+    # The table feature of defaults keeps fences away.
+    left_out = {"delta.generationExpression", *(() if table.is_local else (DEFAULT_EXPRESSION,))}
     fields = [
-        {**each, "metadata": {k: v for k, v in each["metadata"].items() if k != "delta.generationExpression"}}
+        {**each, "metadata": {k: v for k, v in each["metadata"].items() if k not in left_out}}
         for each in new.fields
     ]
     return replace(new, fields=fields)
@@ -236,7 +236,7 @@ def _copy(
     keeps_columns: bool,
 ) -> int:
     """Give a table the rows of an article in one commit, and return its version."""
-    partitions = subscriber_table(source, version, article).partition_columns
+    partitions = subscriber_table(source, version, article, table).partition_columns
     rows = by_partition(rows_at(spark, source, version, article), partitions)
     return overwrite(rows, table, transaction, partition_columns=partitions, keeps_columns=keeps_columns)
 

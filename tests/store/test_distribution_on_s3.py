@@ -19,24 +19,42 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
+from mergerepl.delta.create import NewTable, create_table, features_of
 from mergerepl.delta.fences import FENCE_APP_ID
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import DEFAULT_EXPRESSION, DEFAULTS_FEATURE
 from mergerepl.delta.tables import transaction_version
+from mergerepl.delta.types import field
 from mergerepl.errors import LeaseError, MergeReplError
+from mergerepl.logreader.log_reader import LogReader
+from mergerepl.model.progress import NoProgress
+from mergerepl.model.transactional import Publication
 from mergerepl.project import Project
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import register_of, state_of
 from mergerepl.store.storage import files_in, storage
+from mergerepl.systables.transactional import ACTIVE, SubscriptionRow
 from mergerepl.transactional.agents import ends_held
 from mergerepl.transactional.catalog import DistributionStore
-from mergerepl.transactional.position import BatchPlan, app_id, fence_article, is_unfinished, redo_log
+from mergerepl.transactional.cleaning import _remove_unused
+from mergerepl.transactional.monitoring import has_foreign_commits
+from mergerepl.transactional.position import (
+    BatchPlan,
+    app_id,
+    delivered_through,
+    fence_article,
+    is_unfinished,
+    redo_log,
+)
+from mergerepl.transactional.publish import ApplyRun, _unsubscribe
 from mergerepl.transactional.refusals import TransactionalUsageError
-from mergerepl.transactional.snapshot import is_ours
+from mergerepl.transactional.snapshot import is_ours, subscriber_table
 from tests.store.processes import Agent
 from tests.store.proxy import Fault, Proxy, Request
 from tests.store.served import Served
-from tests.transactional.publications import publication_file, run, state
+from tests.transactional.publications import publication_file, run, shape, state
 from tests.waiting import waited
 
 NAMES = ("orders", "lines")
@@ -275,7 +293,7 @@ def test_what_is_not_built_for_buckets_is_refused(bucket: str, tmp_path: Path) -
 
 
 def test_a_batch_is_what_the_register_names_and_a_takeover_fences_what_it_writes(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MERGEREPL_LEASE_S", "0.1")
     root, guid = Location.of(f"s3://{bucket}/north"), "5f0c"
@@ -322,6 +340,13 @@ def test_a_batch_is_what_the_register_names_and_a_takeover_fences_what_it_writes
         pytest.raises(TransactionalUsageError, match="Unset it with ALTER TABLE"),
     ):
         fence_article(table, guid)
+    # One that is made for a publisher in a folder has no default values, whose feature keeps fences away.
+    source, columns = Location.of(tmp_path / "lines"), [field("id", "long"), field("note", "string")]
+    columns[1]["metadata"][DEFAULT_EXPRESSION] = "'x'"
+    create_table(source, NewTable(columns), CommitMark("setup", "lines"))
+    lines = shape(("id", "note"), ("bigint", "string"), ("id",))
+    assert [*features_of(subscriber_table(source, 0, lines, source))] == [DEFAULTS_FEATURE]
+    assert [*features_of(subscriber_table(source, 0, lines, table))] == []
 
 
 def test_a_write_of_the_distributor_goes_on_under_its_register(
@@ -338,6 +363,29 @@ def test_a_write_of_the_distributor_goes_on_under_its_register(
         assert state_of(hq).fence == held + 1
         with pytest.raises(LeaseError, match="is in use"), ThreadPoolExecutor(1) as pool:
             pool.submit(lambda: lease(hq, purpose="other", wait_s=0.0).__enter__()).result()
+
+
+def test_a_subscriber_whose_bucket_is_gone_ends_and_leaves_the_others_alone(
+    bucket: str, tmp_path: Path
+) -> None:
+    store, gone = DistributionStore(Location.of(tmp_path)), f"s3://{bucket}-gone/north"
+    store.create()
+    row = SubscriptionRow(
+        publication_id=1,
+        agent_id=1,
+        subscriber=gone,
+        subscription_guid="5f0c",
+        status=ACTIVE,
+        last_xact_seqno=bytes([7] * 10),
+    )
+    store.add_subscription(row)
+    # For cleanup and `status`: what the publisher knows.
+    assert delivered_through(store, row) == row.last_xact_seqno
+    assert has_foreign_commits(store, row)
+    _remove_unused(store.subscriber(row), store)
+    published = Publication("feed", str(store.root), ())
+    _unsubscribe(row, ApplyRun(published, store, LogReader(store.root), NoProgress()))
+    assert store.subscriptions() == []
 
 
 def the_error(feed: Feed) -> dict[str, Any]:

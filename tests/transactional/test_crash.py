@@ -3,16 +3,35 @@
 A command that came twice would be error 2627 or 20598: the subscriber does not overwrite in silence.
 """
 
+import json
 import logging
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl import transactional as tr
+from mergerepl.store.lease import LOCK_FILE, lease
+from mergerepl.store.location import Location
+from mergerepl.systables.transactional import (
+    PUBLICATIONS,
+    SUBSCRIPTIONS,
+    PositionRow,
+    PublicationRow,
+    SubscriptionRow,
+)
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
+from mergerepl.transactional.distributor import Distributor
+from mergerepl.transactional.position import BatchPlan, is_unfinished, redo_log
+from mergerepl.transactional.publish import _leave
 from tests.cdc.databases import add, delete, update
+from tests.faults.deaths import killed
 from tests.transactional.publications import dies, new_table, publication_file, rows, run
+from tests.waiting import waited
 
 pytestmark = pytest.mark.spark
 
@@ -147,3 +166,59 @@ def test_a_subscription_that_dies_while_it_begins_again_waits_for_its_snapshot(f
         feed.change()
         run("sync", "-f", feed.file)
         assert feed.differs() == [], point
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [("transactional.after_copy", ("reinit", "--all")), ("repair.after_article", ("repair", "north"))],
+)
+def test_the_engine_of_a_killed_command_is_waited_for(feed: Feed, point: str, words: Sequence[str]) -> None:
+    feed.change()
+    run("sync", "-f", feed.file)
+    delete(feed.folder / "north" / "orders", "id = 1")
+    north, hq = feed.folder / "north", feed.folder / "hq"
+    killed([sys.executable, "-m", "mergerepl", *words, "-f", hq, "--yes"], point, "kill")
+    assert "jvm" in json.loads((north / LOCK_FILE).read_text(encoding="utf-8"))
+    run(*words, "-f", hq, "--yes")
+    assert feed.differs() == []
+
+
+def test_a_subscription_that_ended_is_neither_filled_nor_compared(tmp_path: Path) -> None:
+    """Its row is read again once its subscriber is held; and its last batch is not waited for."""
+    store, north = DistributionStore(Location.of(tmp_path / "hq")), Location.of(tmp_path / "north")
+    for name in ("hq", "north"):
+        (tmp_path / name).mkdir()
+    store.create()
+    published = PublicationRow(publication_id=1, publication="feed", publisher_root=str(store.root))
+    store.control.replace(PUBLICATIONS, [published])
+    subscriber = SubscriberStore(north)
+    subscriber.create()
+    distributor = Distributor(str(store.root), lock_wait_s=60.0)
+    for work in (distributor.reinit, distributor.validate):
+        store.add_subscription(
+            SubscriptionRow(publication_id=1, agent_id=1, subscriber=str(north), subscription_guid="5f0c")
+        )
+        position = PositionRow(
+            publisher=str(store.root),
+            publication="feed",
+            subscription_guid="5f0c",
+            time=datetime.now(UTC),
+            transaction_timestamp=bytes(10),
+            batch=1,
+        )
+        subscriber.save(position)
+        redo_log(north, "5f0c").stage(BatchPlan(2, bytes(10), bytes(10), {1: 0}))
+        assert is_unfinished(north)
+        with ThreadPoolExecutor(1) as pool:
+            with lease(north, purpose="apply"):
+                waiting = pool.submit(work)
+                # It has read the row.
+                waited(
+                    lambda: "_acquired" in {each.f_code.co_name for each in sys._current_frames().values()}
+                )
+                store.control.remove_where(SUBSCRIPTIONS, subscription_guid="5f0c")
+                _leave(subscriber, "5f0c")
+            assert list(waiting.result(60)) == []
+        assert not is_unfinished(north)
+        assert subscriber.positions() == []
