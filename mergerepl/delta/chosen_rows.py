@@ -82,13 +82,30 @@ class Chosen:
 
 
 def _without_views(rows: "pa.Table") -> "pa.Table":
-    """Return rows with texts as Arrow filters them: a DELETE of delta-rs writes them as views."""
+    """Return rows with texts as Arrow filters them: a DELETE of delta-rs writes them as views, inside of lists, too."""
     import pyarrow as pa
 
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    if not any(each.type in plain for each in rows.schema):
-        return rows
-    return rows.cast(pa.schema([each.with_type(plain.get(each.type, each.type)) for each in rows.schema]))
+    plain = pa.schema([each.with_type(_plain_type(each.type)) for each in rows.schema])
+    return rows if plain == rows.schema else rows.cast(plain)
+
+
+def _plain_type(given: "pa.DataType") -> "pa.DataType":
+    import pyarrow as pa
+
+    def plain(each: pa.Field) -> pa.Field:
+        return each.with_type(_plain_type(each.type))
+
+    if pa.types.is_string_view(given):
+        return pa.string()
+    if pa.types.is_binary_view(given):
+        return pa.binary()
+    if pa.types.is_list(given):
+        return pa.list_(plain(given.value_field))
+    if pa.types.is_struct(given):
+        return pa.struct([plain(given.field(i)) for i in range(given.num_fields)])
+    if pa.types.is_map(given):
+        return pa.map_(plain(given.key_field), plain(given.item_field))
+    return given
 
 
 def rows_of_few_files(table: Location) -> "tuple[int, pa.Table] | None":

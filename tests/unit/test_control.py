@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ from mergerepl.delta.own_checkpoints import COMMITS_BETWEEN
 from mergerepl.delta.own_commits import last_overwrite
 from mergerepl.delta.small_tables import column_names, count_rows, read_rows, write_rows
 from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.columns import Bigint
 from mergerepl.replica import control
 from mergerepl.replica.control import ControlPlane
@@ -28,6 +30,8 @@ from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import Plane, TypedTable
+from mergerepl.systables.transactional import TRANSACTIONS, TransactionRow
+from mergerepl.transactional.catalog import DistributionStore
 from tests.networks import generation
 
 
@@ -99,6 +103,30 @@ def test_what_a_caller_does_with_its_rows_is_its_own(tmp_path: Path) -> None:
         rows = plane.rows(genhistory.TABLE)
         assert rows == [generation(1)]
         rows.append(generation(10))
+
+
+def test_transactions_that_cleanup_left_in_a_file_are_read(tmp_path: Path) -> None:
+    store = DistributionStore(Location.of(tmp_path))
+    store.create()
+    commit = {"source_object_id": 2, "from_version": 4, "version": 4, "operation": "UPDATE", "origin": "user"}
+    times = dict.fromkeys(("entry_time", "commit_time"), datetime(2026, 5, 1, tzinfo=UTC))
+    first, last = (
+        TransactionRow(
+            xact_id=seqno,
+            xact_seqno=seqno,
+            scan_cycle=1,
+            kind="schema",
+            commands={1: 2},
+            commits=(commit,),
+            schema_text="ADD COLUMN day DATE",
+            **times,
+        )
+        for seqno in (bytes(Lsn.of(1, 1)), bytes(Lsn.of(1, 2)))
+    )
+    store.control.append(TRANSACTIONS, [first, last])
+    # It writes the file again, with texts as views.
+    store.control.delete(TRANSACTIONS, where=f"xact_seqno <= X'{first.xact_seqno.hex()}'")
+    assert store.transactions_after(bytes(10)) == [last]
 
 
 def test_a_table_put_back_from_a_copy_is_read_again(tmp_path: Path) -> None:
