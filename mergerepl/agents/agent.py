@@ -6,16 +6,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mergerepl.agents import control
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.cdc import AgentStatus, JobEvent
 from mergerepl.model.listing import Listing
 from mergerepl.project import Project
-
-if TYPE_CHECKING:
-    pass
 
 
 class Agent:

@@ -103,7 +103,11 @@ def lease(
     descriptor, owner = _acquired(root / file, wait_s), os.getpid()
     try:
         _wait_for_previous_jvm(descriptor, root)
-        _write_holder(descriptor, purpose)
+        try:
+            _write_holder(descriptor, purpose)
+        except OSError as error:
+            _end(descriptor, root / file, is_done=True)
+            raise _unlockable(root / file, error, "Make room there, then run the command again.") from error
         is_done = False
         try:
             yield
@@ -316,11 +320,13 @@ def _opened(file: Location) -> int:
         # A user who may write to the folder may lock it: the umask decides, as for all files.
         return os.open(file, _LOCK_FLAGS, 0o666)
     except OSError as error:
-        raise StoreError(
-            f"Replica '{file.parent}' cannot be locked: {error.strerror}. Check that the folder exists and is "
-            "writable.",
-            replica=str(file.parent),
-        ) from error
+        raise _unlockable(file, error, "Check that the folder exists and is writable.") from error
+
+
+def _unlockable(file: Location, error: OSError, remedy: str) -> StoreError:
+    return StoreError(
+        f"Replica '{file.parent}' cannot be locked: {error.strerror}. {remedy}", replica=str(file.parent)
+    )
 
 
 def _is_in_place(descriptor: int, file: Location) -> bool:

@@ -51,8 +51,8 @@ class FolderStorage:
             return
         before_write()
         os.makedirs(at.parent, exist_ok=True)
-        temporary = _written_beside(at, data, is_durable=is_durable)
-        os.replace(temporary, at)
+        with _written_beside(at, data, is_durable=is_durable) as temporary:
+            os.replace(temporary, at)
         if is_durable:
             self.force_to_disk(at.parent)
 
@@ -62,18 +62,16 @@ class FolderStorage:
         Raises: FileExistsError if another writer was first.
         """
         before_write()
-        temporary = _written_beside(at, data, is_durable=is_durable)
-        try:
-            os.link(temporary, at)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
-            # Without hard links: a rename cannot refuse, so two writers in the same instant are not told apart.
-            if os.path.lexists(at):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(at)) from error
-            os.rename(temporary, at)
-        finally:
-            self.delete(temporary)
+        with _written_beside(at, data, is_durable=is_durable) as temporary:
+            try:
+                os.link(temporary, at)
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                # Without hard links: a rename cannot refuse, so two writers in the same instant are not told apart.
+                if os.path.lexists(at):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(at)) from error
+                os.rename(temporary, at)
         if is_durable:
             self.force_to_disk(at.parent)
         return _tag_of(data)
@@ -241,14 +239,20 @@ def _tag_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _written_beside(at: Location, data: bytes, *, is_durable: bool) -> Location:
+@contextmanager
+def _written_beside(at: Location, data: bytes, *, is_durable: bool) -> Iterator[Location]:
+    """Give a file of the data beside its place; nothing of it stays if it cannot be written or moved there."""
     temporary = at.with_name(f"{at.name}.{os.getpid()}.{threading.get_ident()}{HALF_WRITTEN}")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        if is_durable:
-            os.fsync(file.fileno())
-    return temporary
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            if is_durable:
+                os.fsync(file.fileno())
+        yield temporary
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
 
 
 MISSING = "does not exist"

@@ -1,6 +1,7 @@
 """How a test lets a process die at a failpoint: in this process, or in one that is really killed."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -36,6 +37,17 @@ def dies(
     """Let a block die at a failpoint, as far as a test can let its process die; `error` is how its caller sees that."""
     with armed(point, action), pytest.raises(error, match=match):
         yield
+
+
+@contextmanager
+def small_disk(most_bytes: int = 600) -> Iterator[None]:
+    """Let no file grow beyond some bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def killed(

@@ -86,7 +86,7 @@ POINTS = [
     ["reinit.after_void"]
     + [pytest.param(each, marks=pytest.mark.slow) for each in ("", *POINTS) if each != "reinit.after_void"],
 )
-def test_what_was_not_sent_goes_up(hub: Hub, point: str) -> None:
+def test_inv_38_what_was_not_sent_goes_up(hub: Hub, point: str) -> None:
     staff = head_version(hub.root("north") / "staff")
     if point:
         with dies(point):

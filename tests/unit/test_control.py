@@ -1,12 +1,10 @@
 """The control plane reads a table again when, and only when, another commit is its last one."""
 
-import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +30,7 @@ from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import Plane, TypedTable
 from mergerepl.systables.transactional import TRANSACTIONS, TransactionRow
 from mergerepl.transactional.catalog import DistributionStore
+from tests.faults.deaths import small_disk
 from tests.networks import generation
 
 
@@ -288,17 +287,6 @@ def test_an_edit_is_made_of_the_rows_that_another_commit_left(tmp_path: Path) ->
     with pytest.raises(CommitConflictError, match="at the same time"):
         mine.edit(POSITIONS, always)
     assert len(others.rows(POSITIONS)) > 2
-
-
-@contextmanager
-def small_disk() -> Iterator[None]:
-    """Let no file grow beyond 600 bytes, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import mergerepl
-from mergerepl.errors import ApplyError, EngineLostError, LeaseError
+from mergerepl.errors import ApplyError, EngineLostError, LeaseError, StoreError
 from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.publish.apply import check_places
 from mergerepl.store import lease as leases
 from mergerepl.store.lease import LOCK_FILE, holder, lease, record_jvm, replica_root
+from tests.faults.deaths import small_disk
 
 
 @pytest.fixture
@@ -78,6 +79,17 @@ def test_where_no_replica_came_to_be_no_lock_file_stays(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), lease(tmp_path, purpose="a test"):
         raise RuntimeError
     assert not (tmp_path / LOCK_FILE).exists()
+
+
+def test_a_full_disk_takes_no_lock_and_keeps_no_lock_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreError, match=r"cannot be locked: File too large\. Make room there"),
+        small_disk(0),
+        lease(tmp_path, purpose="a test"),
+    ):
+        pass
+    assert not (tmp_path / LOCK_FILE).exists()
+    assert can_lock(tmp_path)
 
 
 def test_a_subscriber_may_lie_below_a_folder_that_was_once_locked(tmp_path: Path) -> None:

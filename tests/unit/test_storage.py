@@ -16,6 +16,7 @@ from mergerepl.errors import ConfigurationError, StoreError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.storage import put_text, read_text, storage
+from tests.faults.deaths import small_disk
 
 STORE = Location("s3", "lake", "sales/hq")
 NAMES = st.lists(st.sampled_from(["a", "b.c", "_mergerepl", "x y", "ü"]), min_size=1, max_size=4)
@@ -185,3 +186,13 @@ def test_one_of_two_writers_makes_a_file(tmp_path, monkeypatch, has_links):
         storage(at).put_if_absent(at, b"second")
     assert storage(at).read(at)[0] == b"first"
     assert storage(at).list_from(at.parent) == ["0.json"]
+
+
+def test_a_write_that_fails_leaves_no_half_file(tmp_path):
+    (tmp_path / "folder").mkdir()
+    at = Location.of(tmp_path)
+    with pytest.raises(IsADirectoryError):
+        storage(at).put(at / "folder", b"x")
+    with pytest.raises(OSError, match="File too large"), small_disk():
+        storage(at).put(at / "file", b"x" * 1000)
+    assert os.listdir(tmp_path) == ["folder"]

@@ -6,7 +6,6 @@ The subscriber's columns are brought to the publisher's definition, not through 
 import logging
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mergerepl.delta.feed.column_changes import (
     ADD,
@@ -31,9 +30,6 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.replica.replica import Replica
 from mergerepl.rows.sql import free_name, literal, quote
-
-if TYPE_CHECKING:
-    pass
 
 _KEPT_METADATA = ("comment", CHAR_VARCHAR)
 """The properties that a new column takes from the publisher's; a statement of its own sets the default."""
