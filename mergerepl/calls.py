@@ -8,7 +8,7 @@ from functools import wraps
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mergerepl.errors import ConfigurationError
+from mergerepl.errors import ConfigurationError, full_disk_named
 from mergerepl.model.listing import LONGEST_LIST
 from mergerepl.spark.callers import GIVEN, callers_session
 from mergerepl.store.lease import WAIT_S
@@ -33,7 +33,7 @@ class Caller:
         """Run a block with this session and wait; restores the caller's active session."""
         session, wait = GIVEN.set(self.spark or GIVEN.get()), WAIT_S.set(self.lock_wait_s)
         try:
-            with callers_session():
+            with full_disk_named("A file"), callers_session():
                 yield
         finally:
             WAIT_S.reset(wait)

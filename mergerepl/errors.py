@@ -24,8 +24,12 @@
 A message names the failure, the object, the cause and the next step. `details()` gives the same facts to `--json`.
 """
 
+import errno
+import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
@@ -267,3 +271,32 @@ def class_of_details(details: Mapping[str, Any]) -> str:
     if isinstance(kind, type) and issubclass(kind, MergeReplError):
         return error_class(kind)
     return TRANSIENT if details.get("transient") else PERMANENT
+
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The numbers of a disk, a quota or a file that takes no more."""
+
+
+@contextmanager
+def full_disk_named(what: str, **details: str) -> Iterator[None]:
+    """Name what cannot be written, and the way on, if a disk takes no more.
+
+    delta-rs has the number of the system's error in its text.
+
+    Raises: StoreError.
+    """
+    try:
+        yield
+    except MergeReplError:
+        raise
+    except Exception as error:
+        found = _OS_ERROR.search(str(error))
+        number = getattr(error, "errno", None) or (int(found[1]) if found else None)
+        if number not in _NO_SPACE:
+            raise
+        raise StoreError(
+            f"{what} cannot be written: {os.strerror(number)}. Make room there, then run the command again: it first "
+            "finishes what was begun.",
+            **details,
+        ) from error

@@ -1,10 +1,7 @@
 """Small tables, read and written through `deltalake`, without a JVM: the conditions are delta-rs' own SQL."""
 
-import errno
 import json
 import logging
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -28,7 +25,7 @@ from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import TableState, open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.transactions import Transaction, commit_properties
 from mergerepl.delta.types import Json, field, json_of
-from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.errors import CommitConflictError, StoreError, full_disk_named
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
@@ -44,9 +41,6 @@ Row = dict[str, Any]
 
 _READ = frozenset({"timestampNtz"})
 """The reader features of users' tables whose rows delta-rs reads as they are."""
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""The numbers of a disk, a quota or a file that takes no more."""
 
 
 def read_rows(
@@ -258,23 +252,6 @@ def _as_store_error(path: Location) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _on_disk(path: Location) -> Iterator[None]:
-    """Name the table and the way on if a disk takes no more; delta-rs has the number of the system's error in its text."""
-    try:
-        yield
-    except Exception as error:
-        found = _OS_ERROR.search(str(error))
-        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-        if number not in _NO_SPACE:
-            raise
-        raise StoreError(
-            f"System table '{path.name}' in '{path.parent}' cannot be written: {os.strerror(number)}. Make room there, "
-            "then run the command again: it first finishes what was begun.",
-            table=str(path),
-        ) from error
-
-
 def write_rows(
     path: Location,
     rows: "pa.Table",
@@ -293,7 +270,7 @@ def write_rows(
     """
     from deltalake import Schema, write_deltalake
 
-    with _on_disk(path):
+    with full_disk_named(f"System table '{path.name}' in '{path.parent}'", table=str(path)):
         if not is_delta_table(path):
             if is_local(path) and rows.num_rows:
                 before_write()

@@ -21,6 +21,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
+from mergerepl.errors import full_disk_named
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -63,11 +65,11 @@ def active_session(session: "SparkSession") -> Iterator[None]:
 
 @cache
 def keeps_callers_session(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function keep the caller's active session."""
+    """Make a function keep the caller's active session, and name a full disk."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with callers_session():
+        with full_disk_named("A file"), callers_session():
             return function(*args, **kwargs)
 
     return call

@@ -36,6 +36,9 @@ _NOT_OPENED = re.compile(
 """Java's message about a file that exists but could not be opened."""
 
 
+_BECAUSE = re.compile(r"\s*(\x1b\[\d+m)?↳(\x1b\[\d+m)?\s*")
+
+
 def plain_error(error: Exception, doing: str, again: str) -> MergeReplError | None:
     """Return our error for one of the engine or the file system (`spark.plain.plain_errors`); None for any other."""
     if isinstance(error, PySparkException | Py4JError | ConnectionError):
@@ -112,8 +115,9 @@ def engine_answers() -> bool:
 
 
 def cause_of(error: Exception) -> str:
-    """Return the first line of an engine's reason, without a full stop."""
-    lines = [line.strip() for line in str(_java_cause(error)).splitlines() if line.strip()]
+    """Return the first line of an engine's reason, without a full stop; delta-rs has a line for each cause of a cause."""
+    text = _BECAUSE.sub(": ", str(_java_cause(error)))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0].rstrip(".")[:500] if lines else type(error).__name__
 
 

@@ -12,9 +12,11 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
+from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
 from mergerepl.model.progress import NoProgress
 from mergerepl.publish.steps import Step, carry_out
+from mergerepl.spark.callers import keeps_callers_session
 from mergerepl.spark.plain import plain_errors
 
 
@@ -70,6 +72,42 @@ def test_a_commit_that_another_writer_won_may_be_tried_again(kind: type[PySparkE
 def test_what_a_call_of_a_gone_engine_raises_says_that_it_ended(gone: JavaGateway) -> None:
     with pytest.raises(EngineLostError, match="The Spark engine ended"), plain_errors("testing"):
         gone.jvm.System.nanoTime()
+
+
+IN_DELTA_RS = (
+    "Generic LocalFileSystem error\n          \x1b[31m↳\x1b[0m Unable to copy data to file\n"
+    "           \x1b[31m↳\x1b[0m {} (os error {})\n"
+)
+
+
+def test_an_error_of_delta_rs_is_named_to_its_last_cause() -> None:
+    said = "Generic LocalFileSystem error: Unable to copy data to file: Permission denied"
+    with pytest.raises(StoreError, match=said), plain_errors("testing"):
+        raise OSError(IN_DELTA_RS.format("Permission denied", 13))
+
+
+@keeps_callers_session
+def fail(error: Exception) -> None:
+    raise error
+
+
+@methods_of_caller
+class Place(Caller):
+    def fail(self, error: Exception) -> None:
+        raise error
+
+
+@pytest.mark.parametrize(
+    "full",
+    [OSError(28, "No space left on device"), OSError(IN_DELTA_RS.format("No space left on device", 28))],
+)
+def test_a_full_disk_is_named_by_every_public_call(full: Exception) -> None:
+    other = OSError(IN_DELTA_RS.format("Permission denied", 13))
+    for call in (fail, Place(None, 0).fail):
+        with pytest.raises(StoreError, match=r"No space left on device\. Make room there, then run"):
+            call(full)
+        with pytest.raises(OSError, match="Permission denied"):
+            call(other)
 
 
 @pytest.mark.parametrize("raised", [PermissionError(13, "Permission denied"), TableNotFoundError("no log")])
