@@ -8,7 +8,7 @@ from mergerepl.cdc.queries import open_window, without_doubtful
 from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.small_writer import ACTION, SmallRows, holds_inserts, holds_twice, merge_by_delta_rs
-from mergerepl.delta.tables import Transaction
+from mergerepl.delta.tables import Transaction, recent_head
 from mergerepl.delta.types import ddl_of
 from mergerepl.frames import DataFrame, F
 from mergerepl.logreader.lsn import Lsn
@@ -79,11 +79,17 @@ def merge_few(
     if any(few.rows[field].null_count for field in article.identity_fields):
         # Spark's MERGE finds the row of a NULL key; delta-rs compares keys by `=`.
         raise NeedsSparkError("a key is NULL", target)
+    # A commit after what is read here ends the merge.
+    at = recent_head(target)
     if holds_inserts(few, target, article):
         raise NeedsSparkError("it has a row that is new", target)
     if is_shared and holds_twice(few, target, article):
         raise NeedsSparkError("it has a key twice", target)
     actions = {"update": few.rows.num_rows}
     merge_by_delta_rs(
-        lambda: few, target, article, actions=actions, bounds=few.bounds(article), transaction=transaction
+        *(lambda: few, target, article),
+        actions=actions,
+        bounds=few.bounds(article),
+        transaction=transaction,
+        at=at,
     )

@@ -255,14 +255,17 @@ def merge_by_delta_rs(
     actions: Mapping[str, int],
     bounds: KeyBounds,
     transaction: Transaction,
+    at: int | None = None,
 ) -> None:
     """Bring a table to the final state of some rows, in one MERGE of delta-rs, unless it holds the transaction already.
+
+    `at` is the version that the rows were made from, if they hold values of the table; the merge follows no other one.
 
     Raises: NeedsSparkError if Spark has to merge; CommitFailedError if another writer committed after the table was
     read (a commit never follows one that was not read).
     """
     # A later commit makes this one fail, and the next attempt opens the table at its head.
-    state = open_table(table, recent_head(table))
+    state = open_table(table, recent_head(table) if at is None else at)
     if (refused := reason_for_spark(state, article, actions, bounds)) is not None:
         raise refused
     if not is_done(state, transaction):

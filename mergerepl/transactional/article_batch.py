@@ -253,11 +253,11 @@ class Batch(Ends):
                         )
             if effect.few is not None:
                 few, article = effect.few, article_of(row, table.name)
-                actions = {"update": few.rows.num_rows}
-                bounds = few.bounds(article)
+                terms = {"actions": {"update": few.rows.num_rows}, "bounds": few.bounds(article)}
                 try:
+                    # The rows hold what the table had: a value of a later commit would be lost.
                     merge_by_delta_rs(
-                        lambda: few, table, article, actions=actions, bounds=bounds, transaction=transaction
+                        lambda: few, table, article, **terms, transaction=transaction, at=judged_at
                     )
                     return
                 except NeedsSparkError as error:

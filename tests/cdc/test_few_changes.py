@@ -194,3 +194,29 @@ def test_drawn_changes_loaded_in_process_leave_the_table_that_spark_leaves(
             assert replace(here, target="") == replace(there, target="")
             assert repr(sorted(rows_at(targets[0]).items())) == repr(sorted(rows_at(targets[1]).items()))
             assert turn or rows_at(targets[0]).keys() == rows_at(root / "orders").keys()
+
+
+@pytest.mark.slow
+def test_a_key_that_is_there_twice_just_before_the_merge_is_refused(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(replica_dir, 1, ["int"])
+    target = replica_dir / "lake" / "orders"
+    source = cdc.Database(replica_dir).instance("orders")
+    source.load(target, consumer="c")
+    shop.change(2)
+    cdc.Database(replica_dir).capture()
+    # Another writer's commit, so that keys are counted; then one after they were.
+    DeltaTable(str(target)).delete("id = 5")
+    copy = DeltaTable(str(target)).to_pyarrow_table()
+    merge, left = merge_few.merge_by_delta_rs, [copy]
+
+    def beside(*given: Any, **terms: Any) -> None:
+        while left:
+            write_deltalake(str(target), left.pop(), mode="append")
+        merge(*given, **terms)
+
+    monkeypatch.setattr(merge_few, "merge_by_delta_rs", beside)
+    with pytest.raises(cdc.CdcError, match="more than one row of a key"):
+        source.load(target, consumer="c")
+    assert DeltaTable(str(target)).to_pyarrow_table().num_rows == 2 * copy.num_rows
