@@ -93,7 +93,7 @@ def lent_jvm() -> Iterator[dict[str, str]]:
 
 
 DEFAULT, LONG = "default", "--long"
-SUITES = {DEFAULT: [], LONG: ["-m", "slow"]}
+SUITES = {DEFAULT: ["-m", "not slow"], LONG: ["-m", "slow"]}
 """The suites in the order in which they are asked -> what pytest is given to choose their tests."""
 
 
