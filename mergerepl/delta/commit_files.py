@@ -22,7 +22,7 @@ from mergerepl.delta.footers import footer_problem, may_have, read_footer
 from mergerepl.delta.log import log_actions
 from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.delta.reads import Bounds, may_hold, plain_files
-from mergerepl.delta.small_writer import KEY_TYPES, MOST_BYTES, MOST_FILES, feature_problem
+from mergerepl.delta.small_writer import KEY_TYPES, MOST_BYTES, MOST_FILES, feature_problem, rows_problem
 from mergerepl.delta.table import TableState
 from mergerepl.frames import DataFrame
 from mergerepl.spark.in_memory import collected, frame_of
@@ -80,14 +80,16 @@ def feed_of_files(
 ) -> "pa.Table":
     """Return the feed of some commits: these columns, kind and version.
 
-    The table is at the last of these versions, and its rows are those of its files (`small_writer.article_problem`).
-    `versions`: each version, and whether to ignore its change files. `keys`: versions of which only the rows with some
-    keys count (`update_keys`).
+    The table is at the last of these versions. `versions`: each version, and whether to ignore its change files. `keys`:
+    versions of which only the rows with some keys count (`update_keys`).
 
     Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
     """
     import pyarrow as pa
 
+    # A file has a renamed column under its former name, and no partition column: both would be read as NULL.
+    if (problem := rows_problem(table)) is not None:
+        raise NeedsSparkError(problem, table.path)
     parts: list[pa.Table] = []
     count = 0
     for version, by_files in versions.items():

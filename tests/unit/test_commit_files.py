@@ -1,5 +1,6 @@
 """The feed that Arrow reads from files which a writer rewrote: only what changed, whatever order the copied rows have."""
 
+import json
 import math
 import random
 from collections import Counter
@@ -95,6 +96,35 @@ def test_files_that_spell_names_in_another_case_are_left_to_spark(
     log.create_write_transaction([action], mode="append", schema=log.schema())
     with pytest.raises(NeedsSparkError, match="in another case"):
         feed_of_files(open_table(tmp_path, 1), COLUMNS, {1: True}, {})
+
+
+def test_files_without_the_names_of_columns_are_left_to_spark(tmp_path: Path) -> None:
+    """Their partition columns are only in the log, and a file has a renamed column under its former name."""
+    write_deltalake(tmp_path / "parts", rows(10), partition_by=["note"])
+    write_deltalake(tmp_path / "parts", rows(5), mode="append")
+    with pytest.raises(NeedsSparkError, match="partitions"):
+        feed_of_files(open_table(tmp_path / "parts", 1), COLUMNS, {1: True}, {})
+
+    table = tmp_path / "mapped"
+    write_deltalake(table, rows(10))
+    commit = table / "_delta_log" / "00000000000000000000.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    exchanged = {"price": "note", "note": "price"}
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+        if "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"])
+            for number, field in enumerate(schema["fields"]):
+                field["metadata"] = {
+                    "delta.columnMapping.id": number + 1,
+                    "delta.columnMapping.physicalName": exchanged.get(field["name"], field["name"]),
+                }
+            action["metaData"]["schemaString"] = json.dumps(schema)
+            action["metaData"]["configuration"]["delta.columnMapping.mode"] = "name"
+    commit.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    with pytest.raises(NeedsSparkError, match="table features 5"):
+        feed_of_files(open_table(table, 0), COLUMNS, {0: True}, {})
 
 
 def test_more_changes_than_fit_are_left_to_spark(tmp_path: Path) -> None:
