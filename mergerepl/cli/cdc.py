@@ -60,6 +60,7 @@ def enable(run: Invocation, tables: tuple[str, ...], **terms: Any) -> None:
     if terms["name"] is not None and len(tables) > 1:
         raise click.UsageError("--name is for one table.")
     given = {option: value for option, value in terms.items() if value is not None}
+    tables = tuple(dict.fromkeys(tables))
     calls = [partial(_database(run).enable, table, **given) for table in tables]
     # A table that is refused is refused before another one begins.
     for call in calls if run.dry_run or len(calls) > 1 else ():

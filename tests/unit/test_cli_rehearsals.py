@@ -58,7 +58,7 @@ def run(folder: Path, *words: str) -> Result:
         ("cdc", "disable", "--all", "-f", "hq", "--yes"),
         ("cdc", "disable", "orders", "--name", "nobody", "-f", "hq", "--yes"),
         ("cdc", "relocate", "-f", "hq"),
-        ("cdc", "enable", "orders", "-f", "hq"),
+        ("cdc", "enable", "orders", "orders", "-f", "hq"),
         ("cdc", "enable", "orders", "nothing", "-f", "hq"),
         ("cdc", "jobs", "add", "capture", "-f", "hq"),
         ("tracking", "enable", "nothing", "-f", "hq", "--key", "id"),
