@@ -316,6 +316,12 @@ def row_count(table: Location, *, from_run_exclusive: int | None = None) -> int 
     return sum(counts) if len(counts) == len(files) else None
 
 
+def bytes_within(table: Location, bounds: Bounds) -> int:
+    """Return the bytes of a table's files that may hold rows within the bounds; 0 if its rows are not those of files."""
+    files = plain_files(open_table(table), bounded=bounds) or ()
+    return sum(file["size_bytes"] for file in files if may_hold(file, bounds))
+
+
 def delete_where(spark: SparkSession, table: Location, condition: Column, app_id: str) -> bool:
     """Delete rows, in a commit marked as ours if any match. Returns whether any did.
 

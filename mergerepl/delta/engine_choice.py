@@ -32,6 +32,9 @@ time of Spark was measured."""
 MOST_VALUES = 200_000
 """The most values in them: rows times columns."""
 
+MOST_BYTES = 64 << 20
+"""The most bytes of files that this process reads into memory."""
+
 _NOT_UTF8 = re.compile("non UTF-8|invalid utf-?8", re.IGNORECASE)
 """How the libraries refuse a text that Spark takes: the one refusal of theirs that files of other writers can cause."""
 
@@ -101,6 +104,12 @@ def require_few(rows: int, values: int) -> None:
     """Check that the rules may run in this process on these changed rows. Raises: TooLargeForArrowError."""
     if (problem := too_many(rows, values)) is not None:
         raise problem
+
+
+def require_few_bytes(count: int) -> None:
+    """Check that this process may read files of so many bytes into memory. Raises: TooLargeForArrowError."""
+    if count > MOST_BYTES:
+        raise TooLargeForArrowError(f"{count >> 20} MiB to read")
 
 
 @dataclass(frozen=True)

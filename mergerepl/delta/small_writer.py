@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import DATA_ACTIONS, Action
+from mergerepl.delta.engine_choice import MOST_BYTES as MOST_BYTES
 from mergerepl.delta.engine_choice import (
     NeedsSparkError,
     TooLargeForArrowError,
@@ -40,9 +41,6 @@ logger = logging.getLogger(__name__)
 
 MOST_ROWS = 100_000
 """The most rows of one MERGE; this process holds them in memory."""
-
-MOST_BYTES = 64 * 1024 * 1024
-"""The most bytes of files that this process reads into memory."""
 
 MOST_BYTES_REWRITTEN = 256 * 1024 * 1024
 """The most bytes of the files with such rows: delta-rs rewrites a touched file here, batch by batch."""

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
 from mergerepl.delta import appended
-from mergerepl.delta.engine_choice import NeedsSparkError, require_few
+from mergerepl.delta.engine_choice import NeedsSparkError, require_few, require_few_bytes
 from mergerepl.delta.small_writer import ACTION, SmallRows, reason_for_spark
 from mergerepl.delta.sql_text import quoted, timestamp_literal
 from mergerepl.delta.tables import (
@@ -84,6 +84,7 @@ from mergerepl.tracking.staged_rows import (
     REBORN,
     STATE,
     WAS_INSERT,
+    count_bytes,
     count_rows,
     key_names,
     leaves_tombstone,
@@ -331,6 +332,7 @@ def _append_tombstones(session: Session, folder: Location, intent: Intent) -> No
         require_few(
             sum(rows for rows, _ in staged), sum(rows * len(w.schema["fields"]) for rows, w in staged)
         )
+        require_few_bytes(sum(count_bytes(folder / write.folder) for write, _ in tables))
 
     def append_all() -> None:
         frames = [_tombstones(session, folder, intent, write, table) for write, table in tables]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import DataType, DecimalType, StructField, StructType
 
 from mergerepl.delta.commit_files import frame_having
-from mergerepl.delta.engine_choice import NeedsSparkError, require_few
+from mergerepl.delta.engine_choice import NeedsSparkError, require_few, require_few_bytes
 from mergerepl.delta.small_writer import KEY_TYPES, written_problem
 from mergerepl.delta.tables import open_table
 from mergerepl.frames import DataFrame
@@ -48,6 +48,7 @@ def require_few_rows(touched: Touched, given: int) -> None:
             raise NeedsSparkError(f"key column '{name}'", path)
     count = given + touched.staged_count
     require_few(count, count * len(facts.fields))
+    require_few_bytes(touched.staged_bytes)
 
 
 def few_values(rows: Sequence[tuple[Any, ...]], fields: Sequence[StructField]) -> DataFrame:

@@ -31,6 +31,7 @@ from mergerepl.rows.key_bounds import within
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
+from mergerepl.store.storage import size_to_read
 from mergerepl.systables.tracking import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
 from mergerepl.tracking.counters import Bounds, Counts, parquet_files
 from mergerepl.tracking.few_rows import rows_with_keys
@@ -136,6 +137,11 @@ class Touched:
     def staged_count(self) -> int:
         """The number of rows that the operations have staged."""
         return sum(count_rows(self.operation_folder(number)) for number, _ in enumerate(self.operations))
+
+    @property
+    def staged_bytes(self) -> int:
+        """The bytes of their files."""
+        return sum(count_bytes(self.operation_folder(number)) for number, _ in enumerate(self.operations))
 
     def operation_folder(self, number: int) -> Location:
         """Return where the rows of an operation are staged."""
@@ -325,6 +331,11 @@ _EXAMPLES = 3
 def count_rows(folder: Location) -> int:
     """Return the number of staged rows, from the files' footers."""
     return sum(footer.num_rows for footer in _footers(folder))
+
+
+def count_bytes(folder: Location) -> int:
+    """Return the bytes of the files of staged rows."""
+    return sum(size_to_read(file) for file in parquet_files(folder))
 
 
 def count_where(folder: Location, name: str) -> int:

@@ -511,5 +511,7 @@ def _frame(spark: SparkSession, rows: Rows, touched: Touched) -> DataFrame:
     if len(fields) < len(names):
         unknown = next(name for name in names if name.lower() not in known)
         raise TrackingError.bad_rows(touched.table.name, f"it has no column '{unknown}'", [])
+    if len({*(field.name for field in fields)}) < len(names):
+        raise TrackingError.bad_rows(touched.table.name, "names of columns differ in case alone", [*names])
     data = [tuple(row.get(name) for name in names) for row in rows]
     return few_values(data, fields) if is_in_process() else frame_of_tuples(spark, data, StructType(fields))

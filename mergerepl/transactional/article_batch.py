@@ -220,6 +220,11 @@ class Batch(Ends):
         table = self.distributor.commands_table(row)
         return commands_between(spark, table, self.plan.from_seqno, self.plan.through_seqno)
 
+    def command_bytes(self, row: Shape) -> int:
+        """Return the bytes of the files that hold an article's commands, and may hold others."""
+        cycles = cycles_between(self.plan.from_seqno, self.plan.through_seqno)
+        return appended.bytes_within(self.distributor.commands_table(row), cycles)
+
     def transaction(self, place: str | None = None) -> Transaction:
         """Return the Delta transaction of a batch: for the articles' tables, or for a table that a procedure writes."""
         app = app_id(self.guid) if place is None else f"{app_id(self.guid)}-{place}"
@@ -297,13 +302,19 @@ class Batch(Ends):
             session.sql(batch_text(row, table.spark_uri, bounds=effect.bounds, operations=done))
 
 
+def cycles_between(from_seqno_exclusive: bytes, through_seqno_inclusive: bytes) -> Bounds:
+    """Return the bounds of the scan cycles of two LSNs."""
+    ends = (Lsn(from_seqno_exclusive).scan_cycle - 1, Lsn(through_seqno_inclusive).scan_cycle)
+    return {"scan_cycle": ends}
+
+
 def commands_between(
     spark: SparkSession, table: Location, from_seqno_exclusive: bytes, through_seqno_inclusive: bytes
 ) -> DataFrame:
     """Return the commands of a table of commands whose transactions lie between two LSNs."""
-    cycles = (Lsn(from_seqno_exclusive).scan_cycle - 1, Lsn(through_seqno_inclusive).scan_cycle)
+    cycles = cycles_between(from_seqno_exclusive, through_seqno_inclusive)
     columns = [each["name"] for each in open_table(table).fields] if is_in_process() else ()
-    rows = appended.read(spark, table, {"scan_cycle": cycles}, columns=columns)
+    rows = appended.read(spark, table, cycles, columns=columns)
     return rows.where(
         (F.col("xact_seqno") > F.lit(from_seqno_exclusive))
         & (F.col("xact_seqno") <= F.lit(through_seqno_inclusive))

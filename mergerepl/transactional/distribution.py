@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
-from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, require_few_bytes
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import head_version, merges_prepared, transaction_version
 from mergerepl.failpoints import failpoint
@@ -210,6 +210,7 @@ class Agent(Ends):
             if not self.distributor.root.is_local:
                 raise NeedsSparkError("the commands are in a bucket")
             require_few_commands(counts, shapes, tables)
+            require_few_bytes(sum(batch.command_bytes(shapes[each]) for each in counts))
             with choice.rules():
                 return judge()
         except NeedsSparkError as error:

@@ -172,6 +172,11 @@ def test_few_given_rows_start_no_java(
             tx.upsert("orders", rows((3, "newer")))
             tx.insert("orders", rows((2, "again"), (4, "passing")))
             tx.delete("orders", rows=[{"id": 4}])
+        patch.setattr(engine_choice, "MOST_BYTES", 10)
+        large = tracking.begin()
+        large.upsert("orders", rows((5, "large")))
+        with pytest.raises(pytest.fail.Exception):
+            large.delete("orders", rows=[{"id": 5}])
     assert tx.result is not None
     assert dict(tx.result.changes) == {"orders": 3}
     assert {row["id"]: row["note"] for row in values(replica_dir / "orders")} == {

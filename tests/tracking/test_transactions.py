@@ -152,6 +152,7 @@ def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir:
         ("NOT NULL of column 'n'", lambda tx: tx.update("orders", {"n": "null"})),
         ("do not fit the type of column 'n'", lambda tx: tx.update("orders", {"n": "'x'"})),
         ("no column 'x'", lambda tx: tx.insert("orders", [{"id": 3, "x": 1}])),
+        ("differ in case alone: id, ID", lambda tx: tx.insert("orders", [{"id": 3, "ID": 4}])),
         ("DataFrame or a list of dictionaries", lambda tx: tx.insert("orders", {"id": 3})),
         ("'stock' is not tracked", lambda tx: tx.read("stock")),
     ]
@@ -162,7 +163,7 @@ def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir:
         raise KeyboardInterrupt
     with tracking.session.held("test"):
         sweep(tracking.session)
-    assert numbers(tracking) == (12, 12)
+    assert numbers(tracking) == (13, 13)
     assert DeltaTable(str(replica_dir / "orders")).version() == version
     assert [tuple(row)[:3] for row in tracking.read("orders").collect()] == [(1, "a", 7)]
     with tracking.transaction() as tx:

@@ -47,10 +47,11 @@ def test_a_batch_takes_few_jobs_and_rewrites_the_files_of_its_keys(
     spark: SparkSession, feed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hq, north = feed.parent / "hq" / "items", feed.parent / "north" / "items"
-    most = engine_choice.MOST_IN_PROCESS
+    most, most_bytes = engine_choice.MOST_IN_PROCESS, engine_choice.MOST_BYTES
     for qty in ("7", "8", "9"):
         # The last one in process.
-        monkeypatch.setattr(engine_choice, "MOST_IN_PROCESS", most if qty == "9" else -1)
+        monkeypatch.setattr(engine_choice, "MOST_IN_PROCESS", -1 if qty == "7" else most)
+        monkeypatch.setattr(engine_choice, "MOST_BYTES", most_bytes if qty == "9" else 1000)
         update(hq, "id between 110 and 130", qty=qty)
         run("capture", "-f", feed)
         before = next_job(spark)
@@ -58,6 +59,7 @@ def test_a_batch_takes_few_jobs_and_rewrites_the_files_of_its_keys(
         # The first batch meets a table that Delta does not know yet.
         jobs = next_job(spark) - before - 1
         assert qty == "7" or jobs <= (0 if qty == "9" else JOBS)
+        assert bool(jobs) is (qty != "9")
     assert rows(north) == rows(hq)
     for done in DeltaTable(str(north)).history(3):
         assert done["operation"] == "MERGE"
