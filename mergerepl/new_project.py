@@ -35,7 +35,7 @@ from mergerepl.model.results import InitResult, InitTable
 from mergerepl.model.tracking_options import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.model.transactional import Article as TransactionalArticle
 from mergerepl.store.location import Location
-from mergerepl.store.storage import folders_in
+from mergerepl.store.storage import folders_in, storage
 
 DEEPEST = 4
 """Levels of folders below a root in which tables are looked for."""
@@ -88,8 +88,7 @@ def init_project(
     text = head + "---\n".join(parts)
     if not dry_run and str(output) != "-":
         try:
-            with file.open("x", encoding="utf-8") as stream:
-                stream.write(text)
+            storage(Location.of(file)).put_if_absent(Location.of(file), text.encode())
         except OSError as error:
             raise ConfigurationError(
                 f"'{file}' cannot be written: {error.strerror}. Name another file with `-o FILE`.",

@@ -17,6 +17,7 @@ from mergerepl.config.strict_yaml import Document, parse
 from mergerepl.errors import ConfigurationError
 from mergerepl.project import Project
 from mergerepl.spark import session as engine
+from tests.faults.deaths import small_disk
 
 GUID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
 TABLES: dict[str, dict[str, list[object]]] = {
@@ -101,6 +102,8 @@ def test_the_command_writes_shows_and_refuses(hq: Path, monkeypatch: pytest.Monk
     assert shown.stdout == "# Written" + shown.stdout.partition("# Written")[2]
     assert [type(each) for each in parse(shown.stdout, name="shown")] == [Document]
     assert "would state 5 tables" in run("hq", "north", "--dry-run").stdout
+    with small_disk(10):
+        assert "cannot be written: File too large" in run("hq", "north").stderr
     assert not (hq.parent / "mergerepl.yml").exists()
     written = run("hq", "north")
     assert (written.exit_code, "Next: `mergerepl apply --dry-run`." in written.stdout) == (0, True)
