@@ -179,7 +179,7 @@ def sync(
             return code
     result = once()
     run.report(*merge.synced(result))
-    # What several sessions met is said once.
+    # Several sessions may meet one fault: it is said once.
     for message in dict.fromkeys(session.reason for session in result.sessions if session.is_failed):
         if not run.as_json:
             say_error(message)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from mergerepl.delta.engine_choice import (
+    MOST_BYTES,
     NeedsSparkError,
     TooLargeForArrowError,
     arrow_refusals,
@@ -22,7 +23,7 @@ from mergerepl.delta.footers import footer_problem, may_have, read_footer
 from mergerepl.delta.log import log_actions
 from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.delta.reads import Bounds, may_hold, plain_files
-from mergerepl.delta.small_writer import KEY_TYPES, MOST_BYTES, MOST_FILES, feature_problem, rows_problem
+from mergerepl.delta.small_writer import KEY_TYPES, MOST_FILES, feature_problem, rows_problem
 from mergerepl.delta.table import TableState
 from mergerepl.frames import DataFrame
 from mergerepl.spark.in_memory import collected, frame_of

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import DATA_ACTIONS, Action
-from mergerepl.delta.engine_choice import MOST_BYTES as MOST_BYTES
 from mergerepl.delta.engine_choice import (
     NeedsSparkError,
     TooLargeForArrowError,

@@ -30,10 +30,10 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.delta.commit_files import MOST_ROWS
-from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
+from mergerepl.delta.engine_choice import MOST_BYTES, NeedsSparkError, require_texts
 from mergerepl.delta.footers import read_footer
 from mergerepl.delta.parquet_files import folder_dataset
-from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_problem
+from mergerepl.delta.small_writer import ACTION, SmallRows, type_problem
 from mergerepl.delta.tables import SPARK_SCHEMA, reason_of
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError

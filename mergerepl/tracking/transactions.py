@@ -290,7 +290,7 @@ class Transaction:
         def require() -> None:
             if isinstance(rows, DataFrame):
                 raise NeedsSparkError("the rows are a DataFrame of Spark", touched.facts.path)
-            # What is no list of rows is refused by either.
+            # Both engines refuse a value other than a list of rows.
             require_few_rows(touched, len(rows) if isinstance(rows, Sequence) else 0)
 
         self.tracking.session.few_in_process(require, operation)

@@ -146,7 +146,7 @@ def follow(
     if not plan.statements:
         return
     if not path.is_local:
-        # An ALTER of an agent that was displaced could come later, and no fence stops it.
+        # A displaced agent's ALTER could come later: fences do not stop it.
         why = "it is in a bucket, where an agent does not change columns"
         raise CannotFollowError(why, "; ".join(plan.statements))
     session = session_with_mark(spark(), mark)

@@ -38,7 +38,7 @@ RESTORED = ": a part was removed, or restored from an older copy"
 
 OWN_PROCEDURES = "A procedure of your own for a subscriber"
 NO_PROCEDURES = "Use the generated procedures, or put the subscriber in a folder."
-"""What `refuse_in_store` says of procedures: no fence knows the tables that they write."""
+"""The reason that `refuse_in_store` gives for procedures: fences do not know the tables that they write."""
 
 _NOTHING = "Nothing was changed."
 
